@@ -1,0 +1,27 @@
+// Numbers and names as people read them: sizes, durations, counts, and the nearest known name to a misspelt one.
+// Thread-safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace ithaca {
+
+// 1536 -> "1.50 KiB". Exact below 1 KiB ("17 B").
+std::string format_bytes(int64_t bytes);
+
+// 1234567 -> "1,234,567".
+std::string format_count(int64_t count);
+
+// 12345678 -> "12.3M": three significant digits with k, M, G, T.
+std::string format_short(double value);
+
+// Seconds -> "3m 20s", "1h 02m", "12.5s".
+std::string format_duration(double seconds);
+
+// The member of `known` with the smallest edit distance to `name`, or empty when nothing is near (more than a third of the letters differ).
+std::string nearest_name(std::string_view name, std::span<const std::string> known);
+
+}  // namespace ithaca
