@@ -1,0 +1,30 @@
+// From layout, documents and mask to attention tasks. Only this file knows them all; kernels know only tasks.
+// Thread-safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention/documents.h"
+#include "attention/layout.h"
+#include "backend/operations.h"
+
+namespace ithaca {
+
+// Which keys a query may see within its document.
+struct MaskRule {
+  bool causal = true;
+  int64_t window = 0;  // > 0: only the last `window` keys, the query's own included (causal only); 0: no limit
+  bool operator==(const MaskRule&) const = default;
+};
+
+// The tasks between one query shard and one key shard, in the shards' local indices: sorted by (q_begin, k_begin),
+// disjoint, none empty, no visible pair missing and no invisible pair included. Empty when nothing is visible.
+std::vector<AttentionTask> attention_tasks(const Shard& queries, const Shard& keys, const Documents& documents,
+                                           const MaskRule& mask);
+
+// Visible query-key pairs of a list: the true area, for FLOP counts and balance.
+int64_t visible_pairs(std::span<const AttentionTask> tasks);
+
+}  // namespace ithaca

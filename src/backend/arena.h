@@ -1,0 +1,99 @@
+// Arena: all memory of one tier of one rank, handed out by name.
+//
+// Memory is freed in stream order: a block that was last used on stream A and is handed to stream B makes B wait for
+// the point of A at which it was freed. So an owner may let go of memory as soon as the last work that uses it has been
+// enqueued. When nothing fits, OutOfMemoryError names the tensor, its size, the totals by class and the advice that was
+// set with advise(). Thread-safety: the thread of the rank that owns the backend.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/stream.h"
+#include "tensor/memory.h"
+#include "tensor/tensor.h"
+
+namespace ithaca {
+
+class Backend;
+class Arena;
+
+// Owns one block of an arena; gives it back when destroyed, in the order of the stream that used it last. Movable.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  bool is_empty() const { return arena_ == nullptr; }
+  // The whole block as a row-major tensor.
+  const Tensor& tensor() const { return tensor_; }
+  // From now on the block is freed in the order of `stream` (by default: the stream it was allocated for).
+  void last_used_on(Stream& stream) { stream_ = &stream; }
+  // Gives the block back now.
+  void release() noexcept;
+
+ private:
+  friend class Arena;
+  Arena* arena_ = nullptr;
+  Stream* stream_ = nullptr;
+  int64_t offset_ = 0;
+  Tensor tensor_;
+};
+
+class Arena {
+ public:
+  // Serves [base, base + capacity). `base` may be null when nothing is ever read or written (meta backend). `backend`
+  // must outlive the arena.
+  Arena(Backend& backend, Tier tier, void* base, int64_t capacity);
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena();
+
+  // A row-major tensor for use on `stream`. Its content is undefined. `name` appears in reports and errors.
+  Buffer allocate(std::string_view name, MemoryClass memory_class, DType dtype, const Extents& extents, Stream& stream);
+
+  const MemoryUsage& usage() const { return usage_; }
+  // Starts a new measurement of the peaks at the present use.
+  void reset_peak();
+  Tier tier() const { return tier_; }
+  int64_t capacity() const { return offsets_.capacity(); }
+  // What an out-of-memory error should recommend ("memory.recompute: full ...").
+  void advise(std::string advice) { advice_ = std::move(advice); }
+
+ private:
+  friend class Buffer;
+  struct Block {
+    std::string name;
+    MemoryClass memory_class;
+    int64_t bytes;
+  };
+  // A freed range that streams other than `stream` may use only after `freed`.
+  struct FreedRange {
+    int64_t begin;
+    int64_t end;
+    Stream* stream;
+    Event freed;
+  };
+
+  void free(int64_t offset, Stream& stream) noexcept;
+  void order_after_previous_use(int64_t begin, int64_t end, Stream& stream);
+  [[noreturn]] void throw_out_of_memory(std::string_view name, const Tensor& wanted) const;
+
+  Backend& backend_;
+  Tier tier_;
+  void* base_;
+  OffsetAllocator offsets_;
+  MemoryUsage usage_;
+  std::string advice_;
+  std::unordered_map<int64_t, Block> blocks_;  // offset -> block
+  std::vector<FreedRange> freed_;
+};
+
+}  // namespace ithaca

@@ -1,0 +1,82 @@
+// Communicator: collectives among the ranks of one group.
+//
+// Every rank of the group must call the same operations in the same order with matching sizes. A mismatch, a lost rank
+// or a stall ends every rank of the group (and of the world it was split from) with CommunicationError naming the first
+// cause. Operations are enqueued on a stream like Backend operations and may return before they have run; failures
+// surface at the next wait, finish or operation. Tensors are views on this rank's backend, of any strides; matching
+// blocks have the same dtype and element count. Blocks may be empty. Sums are made in rank order, so results are the
+// same bits on every rank and in every run. Forms: threads of one process (comm/thread_ranks.h); processes, NCCL and
+// meta later. Thread-safety: the rank's own thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "backend/backend.h"
+#include "tensor/tensor.h"
+
+namespace ithaca {
+
+enum class Collective : uint8_t {
+  all_to_all,
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  broadcast,
+  send_receive,
+  barrier
+};
+inline constexpr int kCollectives = 7;
+std::string_view collective_name(Collective collective);
+
+// Bytes this rank has sent to OTHER ranks, and calls, by operation. all_reduce counts what a reduce-scatter and an
+// all-gather send.
+struct Traffic {
+  std::array<int64_t, kCollectives> bytes_sent{};
+  std::array<int64_t, kCollectives> calls{};
+  int64_t total_bytes_sent() const;
+};
+
+class Communicator {
+ public:
+  Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // send[p] goes to rank p's receive[this rank]; one block per rank of the group, own block included (copied locally).
+  // An absent or empty block sends nothing; it must match an absent or empty block of the peer.
+  virtual void all_to_all(Stream& stream, std::span<const Tensor> send, std::span<const Tensor> receive) = 0;
+  // receive[p] = rank p's `send`; sizes may differ between ranks. receive[own] may be `send` itself (then nothing is
+  // copied).
+  virtual void all_gather(Stream& stream, const Tensor& send, std::span<const Tensor> receive) = 0;
+  // receive = sum over ranks p, in rank order, of p's send[this rank]. float32 or float64. `receive` may be send[own].
+  virtual void reduce_scatter(Stream& stream, std::span<const Tensor> send, const Tensor& receive) = 0;
+  // data = sum over ranks in rank order, in place. float32, float64 or int64; contiguous.
+  virtual void all_reduce(Stream& stream, const Tensor& data) = 0;
+  // data = root's data.
+  virtual void broadcast(Stream& stream, const Tensor& data, int root) = 0;
+  // The ring's step: `send` goes to rank `to`, `receive` comes from rank `from`. Either side may be absent (then
+  // `to`/`from` is ignored); the peer must agree. All ranks of the group need not take part, but every send must meet
+  // its receive in the same order between a pair of ranks.
+  virtual void send_receive(Stream& stream, const Tensor& send, int to, const Tensor& receive, int from) = 0;
+  // Returns, on the host, when every rank of the group has called it.
+  virtual void barrier() = 0;
+
+  // The ranks with the same colour, ordered by key (then by rank). Collective over the whole group; the new group
+  // shares this group's failures.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  // Ends every rank of the world with `reason`, unless another reason came first.
+  virtual void abort(std::string_view reason) noexcept = 0;
+
+  // What this group has sent so far. Read it after the stream has finished.
+  virtual const Traffic& traffic() const = 0;
+};
+
+}  // namespace ithaca

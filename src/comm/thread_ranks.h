@@ -1,0 +1,35 @@
+// Ranks as threads of one process.
+//
+// run_thread_ranks starts `size` threads, gives each the communicator of its rank, and waits for all of them. When one
+// throws, every other rank's communication ends with CommunicationError within moments, and the FIRST cause is thrown
+// to the caller, once, with the rank named in the text
+// ("rank 2: ...") and with its exception type kept for Ithaca's own types.
+// Thread-safety: call from any thread; several groups may run at the same time.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "comm/communicator.h"
+
+namespace ithaca {
+
+struct ThreadRankOptions {
+  // A collective that has waited this long for another rank ends the group, naming the collective and the ranks that
+  // did not come. 0: never.
+  double timeout_seconds = 600.0;
+};
+
+// What a rank's thread is given: it builds its own backend and makes the communicator with it.
+class ThreadRank {
+ public:
+  virtual ~ThreadRank() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // The world's communicator over `backend` (which must outlive it). Call once, from the rank's thread.
+  virtual std::unique_ptr<Communicator> connect(Backend& backend) = 0;
+};
+
+void run_thread_ranks(int size, const ThreadRankOptions& options, const std::function<void(ThreadRank&)>& body);
+
+}  // namespace ithaca
