@@ -1,0 +1,56 @@
+// StepLoader: which sequences make up which optimizer step, and one rank's cut of them.
+//
+// The order of an epoch is a permutation that is a function of (seed, epoch); a step takes the next sequences_per_step
+// of it. The last step of an epoch may have fewer: nothing is lost, nothing is repeated. All dp ranks get the same
+// number of micro-batches; some may be empty. Thread-safety: load() may be called from several threads at once.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/layout.h"
+#include "data/dataset.h"
+#include "data/step_batch.h"
+
+namespace ithaca {
+
+struct StepLoaderOptions {
+  int64_t micro_batch_size = 1;  // sequences
+  int64_t accumulation = 1;      // micro-batches per rank and step
+  int64_t dp_size = 1;
+  int64_t seed = 42;
+  bool shuffle = true;
+};
+
+// Whose cut is wanted.
+struct BatchPosition {
+  int64_t dp_rank = 0;
+  int ring_rank = 0;
+  int ring_size = 1;
+  int ulysses_rank = 0;
+  int ulysses_size = 1;
+  Layout layout = Layout::contiguous;
+};
+
+class StepLoader {
+ public:
+  // `dataset` must outlive the loader.
+  StepLoader(const Dataset& dataset, const StepLoaderOptions& options);
+
+  int64_t sequences_per_step() const;
+  int64_t steps_per_epoch() const;
+  // The dataset indices of step `step` (0-based, running over epochs), in order: [dp rank][micro-batch][sequence];
+  // empty lists included.
+  std::vector<std::vector<std::vector<int64_t>>> indices(int64_t step) const;
+  StepBatch load(int64_t step, const BatchPosition& position) const;
+
+ private:
+  const Dataset& dataset_;
+  StepLoaderOptions options_;
+};
+
+// One micro-batch: the sequences laid end to end, then cut for `position`. The building block of load(), also for
+// evaluation and tests.
+MicroBatch cut_micro_batch(const std::vector<Sequence>& sequences, const BatchPosition& position);
+
+}  // namespace ithaca

@@ -1,0 +1,93 @@
+// A whole run: from a recipe to an exported model.
+//
+// run_training builds the ranks, trains, evaluates, writes metrics.jsonl and exports; it tells an observer what happens
+// and prints nothing itself. Thread-safety: the observer is called from rank 0's thread, one call at a time.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/schedule.h"
+#include "comm/mesh.h"
+#include "model/description.h"
+#include "tensor/memory.h"
+#include "train/recipe.h"
+
+namespace ithaca {
+
+// What a run is going to do, known before the first step.
+struct RunPlan {
+  ModelDescription model;
+  int64_t parameters = 0;
+  MeshSizes mesh;
+  ScheduleKind schedule = ScheduleKind::ring;
+  Layout layout = Layout::contiguous;
+  std::string schedule_reason;  // why `auto` chose it; empty when given
+  int64_t train_sequences = 0;
+  int64_t train_tokens = 0;  // of one epoch
+  int64_t eval_sequences = 0;
+  int64_t longest_sequence = 0;
+  int64_t steps = 0;
+  int64_t sequences_per_step = 0;
+  std::array<int64_t, kMemoryClasses>
+      state_bytes_per_rank{};  // weights, gradients, optimizer: allocated before the first step
+  std::string output_dir;
+  std::vector<std::string> notes;  // worth saying once: what was chosen, what is unusual
+};
+
+// One optimizer step; also one line of metrics.jsonl.
+struct StepMetrics {
+  int64_t step = 0;        // 1-based
+  double loss = 0.0;       // mean over valid tokens, nats
+  double grad_norm = 0.0;  // before clipping
+  double learning_rate = 0.0;
+  int64_t tokens = 0;
+  int64_t valid_tokens = 0;
+  bool skipped = false;
+  int64_t skipped_steps = 0;  // so far
+  double step_seconds = 0.0;
+  double tokens_per_second = 0.0;
+  double exposed_wait_seconds = 0.0;  // of this rank's compute, for communication
+  MemoryUsage memory;                 // largest rank, this step
+  int64_t bytes_sent = 0;             // by rank 0 in this step
+};
+
+struct EvaluationMetrics {
+  int64_t step = 0;
+  double loss = 0.0;
+  int64_t valid_tokens = 0;
+  double seconds = 0.0;
+};
+
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void on_plan(const RunPlan&) {}
+  virtual void on_step(const StepMetrics&) {}
+  virtual void on_evaluation(const EvaluationMetrics&) {}
+  virtual void on_warning(const std::string&) {}
+  virtual void on_export(const std::string& /*directory*/) {}
+};
+
+struct RunResult {
+  bool stopped_early = false;  // `stop` was set; what was trained so far has been exported
+  int64_t steps = 0;
+  double first_loss = 0.0;
+  double last_loss = 0.0;
+  std::optional<double> evaluation_loss;
+  double training_seconds = 0.0;
+  int64_t tokens = 0;
+  std::string export_directory;
+  std::string metrics_file;
+};
+
+// Throws ConfigurationError, InputError, FileError, CommunicationError, OutOfMemoryError. `stop` may be set from a
+// signal handler.
+RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::atomic<bool>& stop);
+
+}  // namespace ithaca
