@@ -16,8 +16,8 @@ enum class SavedSlot : uint8_t {
   log_sum_exp,
   normed_attention_input,
   attention_inverse_rms,
-  query_key_value,  // projections, before head norm and RoPE (kept where a head norm needs them)
-  rotated_query_key_value,
+  query_key_value,    // projections, before head norm and RoPE (kept where a head norm needs them)
+  rotated_query_key,  // with head norms only
   query_inverse_rms,
   key_inverse_rms,
   mlp_input,  // after the attention's residual

@@ -51,6 +51,13 @@ void MemoryUsage::remove(MemoryClass memory_class, int64_t bytes) {
   current_by_class[static_cast<size_t>(memory_class)] -= bytes;
 }
 
+void MemoryUsage::rebook(MemoryClass from, MemoryClass to, int64_t bytes) {
+  const auto target = static_cast<size_t>(to);
+  current_by_class[static_cast<size_t>(from)] -= bytes;
+  current_by_class[target] += bytes;
+  peak_by_class[target] = std::max(peak_by_class[target], current_by_class[target]);
+}
+
 OffsetAllocator::OffsetAllocator(int64_t capacity, int64_t alignment) : capacity_(capacity / alignment * alignment), alignment_(alignment) {
   require(alignment > 0 && capacity >= 0, "OffsetAllocator needs a positive alignment and a capacity of at least 0");
   if (capacity_ > 0) gaps_.emplace(0, capacity_);

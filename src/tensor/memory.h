@@ -31,6 +31,8 @@ struct MemoryUsage {
 
   void add(MemoryClass memory_class, int64_t bytes);
   void remove(MemoryClass memory_class, int64_t bytes);
+  // Moves bytes between classes; the total and its peak do not change.
+  void rebook(MemoryClass from, MemoryClass to, int64_t bytes);
 };
 
 // Hands out offsets of an address range without touching it: lowest fitting offset first, neighbours joined when freed.
