@@ -4,7 +4,8 @@
 // `ulysses` ranks:
 //   contiguous  ring rank r holds [r S / R, (r+1) S / R)
 //   zigzag      2R chunks [c S / 2R, (c+1) S / 2R); ring rank r holds chunk r and then chunk 2R-1-r, which balances
-//   causal work striped     ring rank r holds tokens r, r + R, r + 2R, ...
+//               causal work
+//   striped     ring rank r holds tokens r, r + R, r + 2R, ...
 // Any S works: parts differ by a token or two where S does not divide, and may be empty. (Divisions round down.)
 // Thread-safety: pure functions and immutable values.
 #pragma once
@@ -30,7 +31,10 @@ struct Segment {
 class Shard {
  public:
   Shard() = default;
-  explicit Shard(std::vector<Segment> segments);  // empty segments are dropped
+  // Empty segments are dropped, a segment of one token gets stride 1, and neighbours of stride 1 that continue each
+  // other are joined, so equal token lists of the layouts compare equal. Negative begins or counts and strides below 1
+  // throw ContractError.
+  explicit Shard(std::vector<Segment> segments);
   const std::vector<Segment>& segments() const { return segments_; }
   int64_t size() const { return size_; }
   // Position on the axis of local index i.
@@ -51,7 +55,7 @@ Shard ring_shard(Layout layout, int64_t total_tokens, int ring_rank, int ring_si
 // What one cp rank holds.
 Shard sequence_shard(Layout layout, int64_t total_tokens, int ring_rank, int ring_size, int ulysses_rank,
                      int ulysses_size);
-// Local range [begin, end) of part `part` when `size` tokens are cut contiguously into `parts`.
+// Where part `part` (0 to parts) begins when `size` tokens are cut contiguously into `parts`: floor(size part / parts).
 int64_t part_begin(int64_t size, int part, int parts);
 
 }  // namespace ithaca
