@@ -1,0 +1,45 @@
+#include "train/initialize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/random.h"
+
+namespace ithaca {
+
+void load_weights(const ModelDirectory& directory, ReplicatedParameters& parameters) {
+  std::vector<float> values;
+  for (int64_t index = 0; index < static_cast<int64_t>(parameters.specs().size()); ++index) {
+    const ParameterSpec& spec = parameters.specs()[static_cast<size_t>(index)];
+    values.resize(static_cast<size_t>(spec.extents.product()));
+    directory.read_float32(spec.name, values);
+    const auto bad = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+    if (bad != values.end()) {
+      throw InputError(
+          fmt::format("{}: tensor {} holds {} at element {}: the checkpoint is damaged or its training had diverged",
+                      directory.path(), spec.name, *bad, bad - values.begin()));
+    }
+    parameters.set_weights(index, values);
+  }
+}
+
+void initialize_weights(const ModelDescription& model, int64_t seed, ReplicatedParameters& parameters) {
+  std::vector<float> values;
+  for (int64_t index = 0; index < static_cast<int64_t>(parameters.specs().size()); ++index) {
+    const ParameterSpec& spec = parameters.specs()[static_cast<size_t>(index)];
+    values.assign(static_cast<size_t>(spec.extents.product()),
+                  spec.initialization == Initialization::ones ? 1.0f : 0.0f);
+    if (spec.initialization == Initialization::normal) {
+      const RandomStream random(static_cast<uint64_t>(seed), spec.name);
+      for (size_t element = 0; element < values.size(); ++element) {
+        values[element] = static_cast<float>(model.initializer_range * random.normal(element));
+      }
+    }
+    parameters.set_weights(index, values);
+  }
+}
+
+}  // namespace ithaca

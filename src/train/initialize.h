@@ -1,0 +1,20 @@
+// First weights: from a checkpoint, or random from a seed. The same on every rank and mesh.
+#pragma once
+
+#include <cstdint>
+
+#include "checkpoint/hugging_face.h"
+#include "model/description.h"
+#include "shard/replicated_parameters.h"
+
+namespace ithaca {
+
+// Reads every parameter from the directory (ModelDirectory::check has passed) and checks that all values are finite:
+// InputError names the tensor.
+void load_weights(const ModelDirectory& directory, ReplicatedParameters& parameters);
+
+// Normal(0, initializer_range) for matrices, ones for norms, zeros for biases; each value a function of (seed,
+// parameter name, index) alone.
+void initialize_weights(const ModelDescription& model, int64_t seed, ReplicatedParameters& parameters);
+
+}  // namespace ithaca

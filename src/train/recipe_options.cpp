@@ -1,0 +1,531 @@
+#include "train/recipe_options.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+namespace ithaca {
+
+namespace {
+
+constexpr double kMostRanks = 1024;
+
+void add_model(OptionTable<Recipe>& table) {
+  table.section("model", &Recipe::model, "which model is trained, and where it comes from")
+      .option("path", &ModelSection::path,
+              {.help = "Hugging Face directory with config.json and, for init pretrained, the weights.",
+               .example = "../models/Llama-3.2-1B",
+               .required = true})
+      .option("init", &ModelSection::init,
+              {.help = "Where the weights come from: pretrained reads model.safetensors (or its shards), random draws "
+                       "them from train.seed.",
+               .example = "random",
+               .choices = {"pretrained", "random"}})
+      .option("compute_dtype", &ModelSection::compute_dtype,
+              {.help = "What the backend stores and computes in.",
+               .choices = {"float32"},
+               .later_choices = {{"bfloat16", "The CPU backend computes in float32."},
+                                 {"float16", "The CPU backend computes in float32."}}});
+}
+
+void add_data(OptionTable<Recipe>& table) {
+  table.section("data", &Recipe::data, "what it is trained on")
+      .option(
+          "train", &DataSection::train,
+          {.help = "Files to train on; a single one may be written without brackets. Files that end in .gz are read "
+                   "directly.",
+           .example = "[book.txt.gz, notes.jsonl]",
+           .required = true})
+      .option("eval", &DataSection::eval, {.help = "Files to evaluate on.", .example = "[held_out.txt]"})
+      .option("format", &DataSection::format,
+              {.help = "text: plain files, one document each, or .jsonl files with a \"text\" in every line. tokens: "
+                       ".jsonl files with \"input_ids\" and optional \"labels\", \"weights\", \"document_lengths\".",
+               .choices = {"text", "tokens"},
+               .later_choices = {{"chat", "Render conversations to text, or to tokens with labels, first."}}})
+      .option("tokenizer", &DataSection::tokenizer,
+              {.help = "How text becomes tokens. bytes: every byte is a token.",
+               .choices = {"bytes"},
+               .later_choices = {{"auto", "Give ready token ids with data.format: tokens."},
+                                 {"huggingface", "Give ready token ids with data.format: tokens."}}})
+      .option("max_length", &DataSection::max_length,
+              {.help = "Longest sequence. A longer document is cut into windows: window w holds tokens [w L, (w+1) L), "
+                       "and the label of its last token is the first token of the next, so nothing is lost.",
+               .unit = "tokens",
+               .example = "131072",
+               .range = {.at_least = 1, .at_most = 1e12}})
+      .option("packing", &DataSection::packing,
+              {.help = "How documents share sequences. none: a sequence is a window of one document.",
+               .choices = {"none"},
+               .later_choices = {{"wrapped", "Join documents in the files, or give document_lengths with tokens."},
+                                 {"best_fit",
+                                  "Give ready packed sequences with data.format: tokens and "
+                                  "document_lengths."}}})
+      .option("shuffle", &DataSection::shuffle,
+              {.help = "Draw a new order of the sequences for every epoch, from train.seed."});
+}
+
+void add_parallel(OptionTable<Recipe>& table) {
+  table.section("parallel", &Recipe::parallel, "how ranks share the work")
+      .option("sp_size", &ParallelSection::sp_size,
+              {.help = "Ranks that share one sequence. When it is not given, --ranks, or ulysses_size x ring_size, "
+                       "sets it.",
+               .unit = "ranks",
+               .example = "4",
+               .range = {.at_least = 1, .at_most = kMostRanks}})
+      .option("schedule", &ParallelSection::schedule,
+              {.help = "How the parts of a sequence attend to each other. auto chooses from head counts and sizes, and "
+                       "says why.",
+               .example = "ring",
+               .choices = {"auto", "ulysses", "ring", "all_gather", "hybrid"}})
+      .option("ulysses_size", &ParallelSection::ulysses_size,
+              {.help = "Ranks that exchange sequence parts for head parts; 0: chosen.",
+               .unit = "ranks",
+               .range = {.at_least = 0, .at_most = kMostRanks}})
+      .option("ring_size", &ParallelSection::ring_size,
+              {.help = "Ranks (or groups of ulysses_size ranks) that pass keys and values around; 0: chosen.",
+               .unit = "ranks",
+               .range = {.at_least = 0, .at_most = kMostRanks}})
+      .option("layout", &ParallelSection::layout,
+              {.help = "Which tokens a rank holds. zigzag and striped balance causal work over a ring.",
+               .choices = {"auto", "contiguous", "zigzag", "striped"}})
+      .option(
+          "dp_replicate_size", &ParallelSection::dp_replicate_size,
+          {.help = "Groups of sp_size ranks that train on different sequences, each with a whole copy of the model.",
+           .unit = "groups",
+           .range = {.at_least = 1, .at_most = kMostRanks}})
+      .option("comm_timeout_seconds", &ParallelSection::comm_timeout_seconds,
+              {.help = "A rank that waits longer than this for another ends the run.",
+               .unit = "seconds",
+               .range = {.above = 0, .at_most = 1e9}});
+}
+
+void add_memory(OptionTable<Recipe>& table) {
+  table.section("memory", &Recipe::memory, "what is kept, and for how long")
+      .option("recompute", &MemorySection::recompute,
+              {.help = "What a layer computes again in backward instead of keeping it. none: nothing. attention: keeps "
+                       "its input and the attention's output. full: keeps only its input.",
+               .choices = {"none", "attention", "full"}})
+      .option("mlp_tile", &MemorySection::mlp_tile,
+              {.help = "Tokens that go through the MLP at once; 0: chosen.",
+               .unit = "tokens",
+               .range = {.at_least = 0, .at_most = 1e12}})
+      .option("loss_tile", &MemorySection::loss_tile,
+              {.help = "Tokens whose logits exist at once; 0: chosen.",
+               .unit = "tokens",
+               .range = {.at_least = 0, .at_most = 1e12}})
+      .option("limit_gib", &MemorySection::limit_gib,
+              {.help = "Memory that a rank may use; 0: what the machine has, shared evenly by its ranks.",
+               .unit = "GiB",
+               .example = "12.5",
+               .range = {.at_least = 0, .at_most = 1e6}});
+}
+
+void add_optim(OptionTable<Recipe>& table) {
+  table.section("optim", &Recipe::optim, "AdamW and its learning rate")
+      .option("learning_rate", &OptimSection::learning_rate,
+              {.help = "The highest learning rate, reached after the warmup.",
+               .example = "2e-5",
+               .range = {.at_least = 0, .at_most = 1e3}})
+      .option("adam_beta1", &OptimSection::adam_beta1,
+              {.help = "Decay of the mean of gradients.", .range = {.at_least = 0, .below = 1}})
+      .option("adam_beta2", &OptimSection::adam_beta2,
+              {.help = "Decay of the mean of squared gradients.", .range = {.at_least = 0, .below = 1}})
+      .option("adam_epsilon", &OptimSection::adam_epsilon,
+              {.help = "Added to the root of the mean of squared gradients.", .range = {.above = 0, .at_most = 1}})
+      .option("weight_decay", &OptimSection::weight_decay,
+              {.help = "Decoupled weight decay: each step takes learning rate x weight decay of a weight away.",
+               .range = {.at_least = 0, .at_most = 1e3}})
+      .option("weight_decay_on", &OptimSection::weight_decay_on,
+              {.help = "What decays. matrices leaves norms and biases alone.", .choices = {"matrices", "all"}})
+      .option("max_grad_norm", &OptimSection::max_grad_norm,
+              {.help = "Gradients with a larger norm, over all parameters, are scaled down to it; 0: no clipping.",
+               .range = {.at_least = 0}})
+      .option("lr_scheduler_type", &OptimSection::lr_scheduler_type,
+              {.help = "How the rate goes on after the warmup. wsd: warmup, stable, decay.",
+               .choices = {"cosine", "linear", "constant", "wsd"}})
+      .option("min_lr_ratio", &OptimSection::min_lr_ratio,
+              {.help = "What is left of the learning rate at the end, as a part of it.",
+               .range = {.at_least = 0, .at_most = 1}})
+      .option("warmup_steps", &OptimSection::warmup_steps,
+              {.help = "Steps in which the rate rises evenly from 0.",
+               .unit = "steps",
+               .range = {.at_least = 0, .at_most = 1e12}})
+      .option(
+          "decay_ratio", &OptimSection::decay_ratio,
+          {.help = "wsd: the last part of the steps, in which the rate falls.", .range = {.above = 0, .at_most = 1}});
+}
+
+void add_train(OptionTable<Recipe>& table) {
+  table.section("train", &Recipe::train, "the run")
+      .option("max_steps", &TrainSection::max_steps,
+              {.help = "Optimizer steps; 0: as many as num_train_epochs needs.",
+               .unit = "steps",
+               .example = "1000",
+               .range = {.at_least = 0, .at_most = 1e12}})
+      .option("num_train_epochs", &TrainSection::num_train_epochs,
+              {.help = "How often every sequence is seen.", .unit = "epochs", .range = {.above = 0, .at_most = 1e9}})
+      .option("micro_batch_size", &TrainSection::micro_batch_size,
+              {.help = "Sequences that a group of sp_size ranks computes at once, laid end to end.",
+               .unit = "sequences",
+               .range = {.at_least = 1, .at_most = 1e6}})
+      .option("gradient_accumulation_steps", &TrainSection::gradient_accumulation_steps,
+              {.help = "Micro-batches whose gradients are summed for one optimizer step.",
+               .unit = "micro-batches",
+               .range = {.at_least = 1, .at_most = 1e6}})
+      .option("seed", &TrainSection::seed,
+              {.help = "Of random weights and of the order of sequences.", .range = {.at_least = 0}})
+      .option("output_dir", &TrainSection::output_dir,
+              {.help = "The run folder: config.yaml, metrics.jsonl, log.txt, and export/ with the trained model. "
+                       "Relative to the current folder.",
+               .example = "runs/first",
+               .required = true})
+      .option("logging_steps", &TrainSection::logging_steps,
+              {.help = "Print a line every so many steps (not in a terminal's live line, which always moves); "
+                       "metrics.jsonl has every step.",
+               .unit = "steps",
+               .range = {.at_least = 1, .at_most = 1e12}})
+      .option("eval_steps", &TrainSection::eval_steps,
+              {.help = "Evaluate every so many steps; 0: only at the end.",
+               .unit = "steps",
+               .range = {.at_least = 0, .at_most = 1e12}});
+}
+
+// Spellings of Hugging Face, TRL, axolotl, ms-swift, DeepSpeed, Megatron.
+void add_foreign(OptionCatalog& catalog) {
+  const std::vector<ForeignOption> names = {
+      {"sequence_parallel_size", "parallel.sp_size"},
+      {"context_parallel_size", "parallel.sp_size"},
+      {"context_parallel_degree", "parallel.sp_size"},
+      {"cp_size", "parallel.sp_size"},
+      {"sp_degree", "parallel.sp_size"},
+      {"ulysses_sequence_parallel_size", "parallel.ulysses_size"},
+      {"ulysses_degree", "parallel.ulysses_size"},
+      {"ring_degree", "parallel.ring_size"},
+      {"ring_attn_size", "parallel.ring_size"},
+      {"sp_backend", "parallel.schedule"},
+      {"attention_schedule", "parallel.schedule"},
+      {"dp_size", "parallel.dp_replicate_size"},
+      {"data_parallel_size", "parallel.dp_replicate_size"},
+      {"world_size", "sp_size x dp_replicate_size, or --ranks on the command line,"},
+      {"nproc_per_node", "sp_size x dp_replicate_size, or --ranks on the command line,"},
+      {"ddp_timeout", "parallel.comm_timeout_seconds"},
+      {"per_device_train_batch_size", "train.micro_batch_size"},
+      {"micro_batch_size_per_gpu", "train.micro_batch_size"},
+      {"train_micro_batch_size_per_gpu", "train.micro_batch_size"},
+      {"batch_size", "train.micro_batch_size x train.gradient_accumulation_steps x parallel.dp_replicate_size"},
+      {"global_batch_size", "train.micro_batch_size x train.gradient_accumulation_steps x parallel.dp_replicate_size"},
+      {"gradient_accumulation", "train.gradient_accumulation_steps"},
+      {"grad_accum_steps", "train.gradient_accumulation_steps"},
+      {"num_epochs", "train.num_train_epochs"},
+      {"epochs", "train.num_train_epochs"},
+      {"train_iters", "train.max_steps"},
+      {"num_train_steps", "train.max_steps"},
+      {"output_path", "train.output_dir"},
+      {"save_dir", "train.output_dir"},
+      {"log_every", "train.logging_steps"},
+      {"log_interval", "train.logging_steps"},
+      {"eval_interval", "train.eval_steps"},
+      {"lr", "optim.learning_rate"},
+      {"max_lr", "optim.learning_rate"},
+      {"beta1", "optim.adam_beta1"},
+      {"beta2", "optim.adam_beta2"},
+      {"betas", "optim.adam_beta1 and optim.adam_beta2"},
+      {"eps", "optim.adam_epsilon"},
+      {"epsilon", "optim.adam_epsilon"},
+      {"wd", "optim.weight_decay"},
+      {"max_norm", "optim.max_grad_norm"},
+      {"grad_clip", "optim.max_grad_norm"},
+      {"gradient_clipping", "optim.max_grad_norm"},
+      {"clip_grad", "optim.max_grad_norm"},
+      {"lr_scheduler", "optim.lr_scheduler_type"},
+      {"lr_schedule", "optim.lr_scheduler_type"},
+      {"min_lr", "optim.min_lr_ratio (a part of learning_rate)"},
+      {"warmup_ratio", "optim.warmup_steps (steps, not a part of them)"},
+      {"warmup", "optim.warmup_steps"},
+      {"model_name_or_path", "model.path"},
+      {"base_model", "model.path"},
+      {"pretrained_model", "model.path"},
+      {"model_id", "model.path"},
+      {"torch_dtype", "model.compute_dtype"},
+      {"dtype", "model.compute_dtype"},
+      {"train_files", "data.train"},
+      {"train_file", "data.train"},
+      {"dataset", "data.train"},
+      {"datasets", "data.train"},
+      {"eval_files", "data.eval"},
+      {"validation_file", "data.eval"},
+      {"eval_dataset", "data.eval"},
+      {"seq_len", "data.max_length"},
+      {"seq_length", "data.max_length"},
+      {"sequence_len", "data.max_length"},
+      {"max_seq_length", "data.max_length"},
+      {"max_seq_len", "data.max_length"},
+      {"cutoff_len", "data.max_length"},
+      {"block_size", "data.max_length"},
+      {"model_max_length", "data.max_length"},
+      {"gradient_checkpointing", "memory.recompute (none, attention or full)"},
+      {"activation_checkpointing", "memory.recompute (none, attention or full)"},
+      {"optimizer", "the section optim (always AdamW)"},
+      {"training", "the section train"},
+      {"trainer", "the section train"},
+      {"parallelism", "the section parallel"},
+  };
+  for (const ForeignOption& name : names) catalog.add_foreign(name);
+}
+
+void add_absent(OptionCatalog& catalog) {
+  const std::vector<AbsentOption> options = {
+      {"parallel", "zero", "Every rank holds a whole copy of the model and its optimizer state (zero 0)."},
+      {"parallel", "zero_stage", "Every rank holds a whole copy of the model and its optimizer state (stage 0)."},
+      {"parallel", "dp_shard_size",
+       "The nearest is parallel.dp_replicate_size, with a whole copy of the model per rank."},
+      {"parallel", "tp_size", "The nearest is parallel.sp_size, which splits the sequence instead of the weights."},
+      {"parallel", "tensor_parallel_size",
+       "The nearest is parallel.sp_size, which splits the sequence instead of the weights."},
+      {"parallel", "pp_size", "The nearest is parallel.sp_size, which splits the sequence instead of the layers."},
+      {"parallel", "ep_size", "Only dense models are supported."},
+      {"memory", "offload_*", "The nearest is memory.recompute: full, which keeps least."},
+      {"train", "save_steps", "The model is exported at the end, and when the run is stopped with Ctrl-C or SIGTERM."},
+      {"train", "save_total_limit", "The model is exported once, at the end."},
+      {"train", "save_strategy", "The model is exported at the end."},
+      {"train", "resume_from_checkpoint", "Train on from an export: set model.path to the run's export folder."},
+      {"train", "deterministic", "The CPU backend always gives the same bits for the same recipe and mesh."},
+      {"train", "report_to", "Every step is a line of metrics.jsonl in train.output_dir."},
+      {"optim", "optimizer", "The optimizer is AdamW."},
+      {"data", "chat_template", "Render conversations to text, or to tokens with labels, first."},
+      {"model", "lora_*", "All parameters are trained."},
+      {"model", "quantization*", "The CPU backend computes in float32."},
+  };
+  for (const AbsentOption& option : options) catalog.add_absent(option);
+}
+
+void add_rules(OptionTable<Recipe>& table) {
+  table.rule({"parallel.ulysses_size", "parallel.ring_size", "parallel.sp_size"},
+             "`parallel.ulysses_size` x `parallel.ring_size` = `parallel.sp_size`, where both are given; where one is "
+             "given, it divides `sp_size`.",
+             [](const Recipe& recipe) -> std::string {
+               const ParallelSection& p = recipe.parallel;
+               if (p.ulysses_size > 0 && p.ring_size > 0) {
+                 const int64_t product = p.ulysses_size * p.ring_size;
+                 if (product == p.sp_size) return {};
+                 return fmt::format(
+                     "parallel.ulysses_size {} x ring_size {} = {} ranks, but sp_size is {}; sp_size {} "
+                     "would fit{}",
+                     p.ulysses_size, p.ring_size, product, p.sp_size, product,
+                     p.sp_size % p.ulysses_size == 0 ? fmt::format(", or ring_size {}", p.sp_size / p.ulysses_size)
+                                                     : std::string());
+               }
+               for (const auto& [name, size] : {std::pair<const char*, int64_t>("ulysses_size", p.ulysses_size),
+                                                std::pair<const char*, int64_t>("ring_size", p.ring_size)}) {
+                 if (size > 0 && p.sp_size % size != 0) {
+                   return fmt::format("parallel.{} {} does not divide sp_size {}; sp_size {} would fit", name, size,
+                                      p.sp_size, (p.sp_size / size + 1) * size);
+                 }
+               }
+               return {};
+             });
+  table.rule({"parallel.schedule", "parallel.ulysses_size", "parallel.ring_size"},
+             "`parallel.schedule: ulysses` goes with `ring_size` 1; `ring` and `all_gather` go with `ulysses_size` 1; "
+             "`hybrid` takes both.",
+             [](const Recipe& recipe) -> std::string {
+               const ParallelSection& p = recipe.parallel;
+               if (p.schedule == "ulysses") {
+                 if (p.ring_size > 1 || (p.ulysses_size > 0 && p.ulysses_size != p.sp_size)) {
+                   return fmt::format(
+                       "parallel.schedule ulysses uses all {} ranks of sp_size for ulysses, but "
+                       "ulysses_size is {} and ring_size is {}; leave both out, or use schedule hybrid",
+                       p.sp_size, p.ulysses_size, p.ring_size);
+                 }
+               } else if (p.schedule == "ring" || p.schedule == "all_gather") {
+                 if (p.ulysses_size > 1 || (p.ring_size > 0 && p.ring_size != p.sp_size)) {
+                   return fmt::format(
+                       "parallel.schedule {} uses all {} ranks of sp_size for its ring, but ulysses_size "
+                       "is {} and ring_size is {}; leave both out, or use schedule hybrid",
+                       p.schedule, p.sp_size, p.ulysses_size, p.ring_size);
+                 }
+               }
+               return {};
+             });
+  table.rule({"train.num_train_epochs", "train.max_steps"},
+             "`train.max_steps` and `train.num_train_epochs` both say when to stop: give one of them.",
+             [](const Recipe& recipe) -> std::string {
+               if (recipe.train.max_steps == 0 || recipe.train.num_train_epochs == TrainSection{}.num_train_epochs) {
+                 return {};
+               }
+               return fmt::format(
+                   "train.max_steps {} and train.num_train_epochs {} both say when to stop; leave one of "
+                   "them out",
+                   recipe.train.max_steps, recipe.train.num_train_epochs);
+             });
+  table.rule({"train.eval_steps"}, "`train.eval_steps` needs files in `data.eval`.",
+             [](const Recipe& recipe) -> std::string {
+               if (recipe.train.eval_steps == 0 || !recipe.data.eval.empty()) return {};
+               return "train.eval_steps needs something to evaluate on: give files in data.eval, or leave it out";
+             });
+  table.rule({"optim.decay_ratio", "optim.lr_scheduler_type"}, "`optim.decay_ratio` is for `lr_scheduler_type: wsd`.",
+             [](const Recipe& recipe) -> std::string {
+               if (recipe.optim.lr_scheduler_type == "wsd" || recipe.optim.decay_ratio == OptimSection{}.decay_ratio) {
+                 return {};
+               }
+               return fmt::format(
+                   "optim.decay_ratio is for lr_scheduler_type wsd, but that is {}; leave decay_ratio "
+                   "out, or set lr_scheduler_type: wsd",
+                   recipe.optim.lr_scheduler_type);
+             });
+  table.rule({"optim.min_lr_ratio", "optim.lr_scheduler_type"},
+             "`optim.min_lr_ratio` is not for `lr_scheduler_type: constant`.", [](const Recipe& recipe) -> std::string {
+               if (recipe.optim.lr_scheduler_type != "constant" || recipe.optim.min_lr_ratio == 0.0) return {};
+               return "optim.min_lr_ratio says where a falling rate ends, but lr_scheduler_type is constant; leave it "
+                      "out, or use cosine, linear or wsd";
+             });
+  table.rule({"parallel.dp_replicate_size", "parallel.sp_size"},
+             "`parallel.sp_size` x `parallel.dp_replicate_size` = the ranks of the run, at most 1024, and `--ranks` "
+             "where that is given.",
+             [](const Recipe& recipe) -> std::string {
+               const int64_t ranks = recipe.parallel.sp_size * recipe.parallel.dp_replicate_size;
+               if (ranks <= static_cast<int64_t>(kMostRanks)) return {};
+               return fmt::format(
+                   "parallel.sp_size {} x dp_replicate_size {} = {} ranks; at most {} run in one process",
+                   recipe.parallel.sp_size, recipe.parallel.dp_replicate_size, ranks, kMostRanks);
+             });
+}
+
+OptionTable<Recipe> make_recipe_table() {
+  OptionTable<Recipe> table;
+  add_model(table);
+  add_data(table);
+  add_parallel(table);
+  add_memory(table);
+  add_optim(table);
+  add_train(table);
+  add_foreign(table.catalog());
+  add_absent(table.catalog());
+  add_rules(table);
+  return table;
+}
+
+// sp_size where it was not given: from ulysses_size x ring_size, and from --ranks, which must agree with whatever is.
+void settle_ranks(Recipe& recipe, const GivenOptions& given, std::optional<int64_t> ranks) {
+  ParallelSection& p = recipe.parallel;
+  const bool sp_given = given.contains("parallel.sp_size");
+  const int64_t sizes = std::max<int64_t>(1, p.ulysses_size) * std::max<int64_t>(1, p.ring_size);
+  if (!ranks) {
+    if (!sp_given) p.sp_size = sizes;
+    return;
+  }
+  if (*ranks < 1 || *ranks > static_cast<int64_t>(kMostRanks)) {
+    throw ConfigurationError(fmt::format("--ranks must be between 1 and {}, but it is {}", kMostRanks, *ranks));
+  }
+  const int64_t dp = p.dp_replicate_size;
+  if (sp_given) {
+    if (p.sp_size * dp == *ranks) return;
+    std::string fits = fmt::format("--ranks {} would fit", p.sp_size * dp);
+    if (*ranks % p.sp_size == 0) fits += fmt::format(", or dp_replicate_size {}", *ranks / p.sp_size);
+    if (*ranks % dp == 0) fits += fmt::format(", or sp_size {}", *ranks / dp);
+    throw ConfigurationError(fmt::format("{}: sp_size {} x dp_replicate_size {} = {} ranks, but --ranks {}; {}",
+                                         given.where("parallel.sp_size"), p.sp_size, dp, p.sp_size * dp, *ranks, fits));
+  }
+  if (*ranks % dp != 0) {
+    throw ConfigurationError(
+        fmt::format("{}: dp_replicate_size {} does not divide --ranks {}; --ranks {} would fit, or dp_replicate_size 1",
+                    given.where("parallel.dp_replicate_size"), dp, *ranks, (*ranks / dp + 1) * dp));
+  }
+  p.sp_size = *ranks / dp;
+}
+
+// `path` as it is meant when written in `folder`.
+std::string resolve_path(const std::string& path, const std::string& folder, const std::string& where) {
+  if (path.empty()) return path;
+  if (path == "~" || path.starts_with("~/")) {
+    throw ConfigurationError(
+        fmt::format("{}: \"{}\": the tilde means a home folder only to a shell; write the path in "
+                    "full",
+                    where, path));
+  }
+  const std::filesystem::path given(path);
+  if (given.is_absolute() || folder.empty()) return given.lexically_normal().string();
+  return (std::filesystem::path(folder) / given).lexically_normal().string();
+}
+
+void resolve_paths(Recipe& recipe, const GivenOptions& given, const std::string& folder) {
+  const auto base = [&](const std::string& where) { return where.starts_with("--set ") ? std::string() : folder; };
+  const std::string model_place = given.where("model.path");
+  recipe.model.path = resolve_path(recipe.model.path, base(model_place), model_place);
+  for (auto [files, name] : {std::pair(&recipe.data.train, "data.train"), std::pair(&recipe.data.eval, "data.eval")}) {
+    const std::string where = given.where(name);
+    for (std::string& file : *files) file = resolve_path(file, base(where), where);
+  }
+  recipe.train.output_dir = resolve_path(recipe.train.output_dir, {}, given.where("train.output_dir"));
+}
+
+}  // namespace
+
+const OptionTable<Recipe>& recipe_table() {
+  static const OptionTable<Recipe> table = make_recipe_table();
+  return table;
+}
+
+Recipe parse_recipe(const std::string& text, const std::string& file, const std::string& folder,
+                    const RecipeOverrides& overrides) {
+  const OptionTable<Recipe>& table = recipe_table();
+  Recipe recipe;
+  GivenOptions given;
+  table.apply(table.catalog().read_yaml(text, file), recipe, given);
+  std::vector<OptionSetting> settings;
+  for (const std::string& assignment : overrides.assignments) {
+    settings.push_back(table.catalog().read_assignment(assignment));
+  }
+  table.apply(settings, recipe, given);
+  settle_ranks(recipe, given, overrides.ranks);
+  table.check(recipe, given, file);
+  resolve_paths(recipe, given, folder);
+  return recipe;
+}
+
+Recipe load_recipe(const std::string& path, const RecipeOverrides& overrides) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    throw FileError(path + ": this is a folder; a recipe is a YAML file");
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw FileError(path + ": cannot open the recipe; does the file exist, and may it be read?");
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad()) throw FileError(path + ": cannot read the recipe");
+  return parse_recipe(text.str(), path, std::filesystem::path(path).parent_path().string(), overrides);
+}
+
+std::string resolved_recipe_text(const Recipe& recipe) {
+  Recipe resolved = recipe;
+  const auto absolute = [](std::string& path) {
+    if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
+  };
+  absolute(resolved.model.path);
+  for (std::string& file : resolved.data.train) absolute(file);
+  for (std::string& file : resolved.data.eval) absolute(file);
+  absolute(resolved.train.output_dir);
+  return recipe_table().write_yaml(resolved,
+                                   "Every option of this run. Train it again with: ithaca train config.yaml "
+                                   "--set train.output_dir=ANOTHER_FOLDER");
+}
+
+std::string recipe_reference_page() {
+  return "# Options of a recipe\n\n"
+         "<!-- Written by `make docs` from the table in src/train/recipe_options.cpp; a test holds it to that. -->\n\n"
+         "A recipe is a YAML file of sections. Every option can also be given on the command line, where it wins over "
+         "the\nfile: `--set section.name=value`; of several for one option the last one holds. Lists are written "
+         "`[first, second]`.\nIntegers may be grouped: `1_000_000`. What is unknown, misspelt, doubled or of the wrong "
+         "type is an error that names\nfile, line and column.\n\n"
+         "Relative paths are relative to where they are written: `model.path` and data files to the recipe's folder, "
+         "or to the\ncurrent folder when given with `--set`. `train.output_dir` is always relative to the current "
+         "folder.\n\n"
+         "`--ranks N` says how many ranks run: `sp_size` x `dp_replicate_size`. Where the recipe does not give "
+         "`sp_size`,\n`--ranks` sets it.\n\n" +
+         recipe_table().catalog().markdown();
+}
+
+}  // namespace ithaca

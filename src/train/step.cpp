@@ -1,0 +1,138 @@
+#include "train/step.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <utility>
+
+#include "train/device_batch.h"
+
+namespace ithaca {
+
+namespace {
+
+template <typename T>
+std::span<std::byte> bytes_of(T& value) {
+  return std::as_writable_bytes(std::span<T>(&value, 1));
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(Transformer& model, ReplicatedParameters& parameters, AdamWOptimizer& optimizer,
+                           const AttentionSchedule& schedule, Backend& backend, Mesh& mesh)
+    : model_(model),
+      parameters_(parameters),
+      optimizer_(optimizer),
+      schedule_(schedule),
+      backend_(backend),
+      mesh_(mesh) {}
+
+StepResult TrainingStep::run(const StepBatch& batch, double learning_rate) {
+  check_same_batch(batch.content_hash);
+  accumulate_gradients(batch);
+  return update(batch, learning_rate);
+}
+
+void TrainingStep::accumulate_gradients(const StepBatch& batch) {
+  require(!batch.micro_batches.empty(), "a step needs at least one micro-batch, which may be empty");
+  // Tokens are the denominator, over every rank and micro-batch: gradients only have to be summed.
+  const double gradient_scale = batch.label_weight_sum > 0.0 ? 1.0 / batch.label_weight_sum : 0.0;
+  optimizer_.begin_step();
+  parameters_.begin_step();
+  for (size_t index = 0; index < batch.micro_batches.size(); ++index) {
+    if (index + 1 == batch.micro_batches.size()) parameters_.begin_last_micro_batch();
+    forward_backward(batch.micro_batches[index], gradient_scale);
+  }
+  parameters_.finish_gradients();
+  mesh_.gradient().all_reduce(backend_.compute_stream(), optimizer_.scalars().loss_sum);
+}
+
+void TrainingStep::forward_backward(const MicroBatch& micro_batch, double gradient_scale) {
+  const int64_t layers = model_.description().layer_count();
+  const DeviceBatch batch(micro_batch, model_.description(), backend_, schedule_);
+  const TokenContext& context = batch.context();
+
+  Buffer hidden = model_.embed(context);
+  for (int64_t layer = 0; layer < layers; ++layer)
+    hidden = model_.layer_forward(layer, std::move(hidden), context, &saved_);
+
+  Buffer dhidden = model_.loss_and_gradient(hidden, context, gradient_scale, optimizer_.scalars().loss_sum);
+  hidden.release();
+
+  for (int64_t layer = layers - 1; layer >= 0; --layer)
+    dhidden = model_.layer_backward(layer, std::move(dhidden), context, saved_);
+  model_.embed_backward(dhidden, context);
+}
+
+StepResult TrainingStep::update(const StepBatch& batch, double learning_rate) {
+  optimizer_.step(learning_rate, batch.label_weight_sum);
+
+  // The step's one host read.
+  Stream& stream = backend_.compute_stream();
+  const StepScalars& scalars = optimizer_.scalars();
+  StepResult result;
+  double loss_sum = 0.0;
+  int64_t skipped = 0;
+  backend_.copy_to_host(stream, scalars.loss_sum, bytes_of(loss_sum));
+  backend_.copy_to_host(stream, scalars.gradient_norm, bytes_of(result.grad_norm));
+  backend_.copy_to_host(stream, scalars.skipped, bytes_of(skipped));
+  backend_.copy_to_host(stream, scalars.applied_steps, bytes_of(result.applied_steps));
+  backend_.finish(backend_.record(stream));
+  result.loss = batch.label_weight_sum > 0.0 ? loss_sum / batch.label_weight_sum : 0.0;
+  result.skipped = skipped != 0;
+  return result;
+}
+
+std::optional<double> TrainingStep::evaluate(const std::vector<MicroBatch>& micro_batches, double label_weight_sum) {
+  Stream& stream = backend_.compute_stream();
+  const Buffer loss_sum =
+      backend_.arena(Tier::device).allocate("evaluation loss sum", MemoryClass::workspace, DType::float64, {1}, stream);
+  backend_.fill(stream, {loss_sum.tensor(), 0.0});
+  for (const MicroBatch& micro_batch : micro_batches) {
+    const DeviceBatch batch(micro_batch, model_.description(), backend_, schedule_);
+    Buffer hidden = model_.embed(batch.context());
+    for (int64_t layer = 0; layer < model_.description().layer_count(); ++layer) {
+      hidden = model_.layer_forward(layer, std::move(hidden), batch.context(), nullptr);
+    }
+    model_.loss(hidden, batch.context(), loss_sum.tensor());
+  }
+  mesh_.gradient().all_reduce(stream, loss_sum.tensor());
+  double sum = 0.0;
+  backend_.copy_to_host(stream, loss_sum.tensor(), bytes_of(sum));
+  backend_.finish(backend_.record(stream));
+  if (label_weight_sum <= 0.0) return std::nullopt;
+  return sum / label_weight_sum;
+}
+
+void TrainingStep::check_same_batch(uint64_t content_hash) {
+  if (mesh_.cp().size() == 1) return;
+  const auto own = std::bit_cast<int64_t>(content_hash);
+  const std::vector<int64_t> hashes = gather_values(mesh_.cp(), backend_, std::span(&own, 1));
+  for (size_t rank = 0; rank < hashes.size(); ++rank) {
+    if (hashes[rank] == hashes[0]) continue;
+    throw InputError(
+        fmt::format("sequence ranks 0 and {} of one group were given different batches (content hashes {:016x} and "
+                    "{:016x}): every rank must read "
+                    "the same data with the same seed",
+                    rank, std::bit_cast<uint64_t>(hashes[0]), std::bit_cast<uint64_t>(hashes[rank])));
+  }
+}
+
+std::vector<int64_t> gather_values(Communicator& group, Backend& backend, std::span<const int64_t> values) {
+  Stream& stream = backend.compute_stream();
+  const auto count = static_cast<int64_t>(values.size());
+  const Buffer all =
+      backend.arena(Tier::device)
+          .allocate("gathered values", MemoryClass::communication, DType::int64, {group.size(), count}, stream);
+  std::vector<Tensor> blocks;
+  for (int rank = 0; rank < group.size(); ++rank) blocks.push_back(all.tensor().select(0, rank));
+  const Tensor& own = blocks[static_cast<size_t>(group.rank())];
+  backend.copy_from_host(stream, std::as_bytes(values), own);
+  group.all_gather(stream, own, blocks);
+  std::vector<int64_t> result(static_cast<size_t>(all.tensor().element_count()));
+  backend.copy_to_host(stream, all.tensor(), std::as_writable_bytes(std::span(result)));
+  backend.finish(backend.record(stream));
+  return result;
+}
+
+}  // namespace ithaca
