@@ -27,13 +27,14 @@ enum class Collective : uint8_t {
   all_reduce,
   broadcast,
   send_receive,
-  barrier
+  barrier,
+  split
 };
-inline constexpr int kCollectives = 7;
+inline constexpr int kCollectives = 8;
 std::string_view collective_name(Collective collective);
 
-// Bytes this rank has sent to OTHER ranks, and calls, by operation. all_reduce counts what a reduce-scatter and an
-// all-gather send.
+// Bytes this rank has sent to OTHER ranks, and calls, by operation (comm/collective_call.h has the formulas).
+// all_reduce counts what a reduce-scatter and an all-gather send.
 struct Traffic {
   std::array<int64_t, kCollectives> bytes_sent{};
   std::array<int64_t, kCollectives> calls{};
@@ -56,26 +57,28 @@ class Communicator {
   // receive[p] = rank p's `send`; sizes may differ between ranks. receive[own] may be `send` itself (then nothing is
   // copied).
   virtual void all_gather(Stream& stream, const Tensor& send, std::span<const Tensor> receive) = 0;
-  // receive = sum over ranks p, in rank order, of p's send[this rank]. float32 or float64. `receive` may be send[own].
+  // receive = sum over ranks p, in rank order, of p's send[this rank]. float32, float64 or int64. `receive` may be
+  // send[own].
   virtual void reduce_scatter(Stream& stream, std::span<const Tensor> send, const Tensor& receive) = 0;
   // data = sum over ranks in rank order, in place. float32, float64 or int64; contiguous.
   virtual void all_reduce(Stream& stream, const Tensor& data) = 0;
   // data = root's data.
   virtual void broadcast(Stream& stream, const Tensor& data, int root) = 0;
   // The ring's step: `send` goes to rank `to`, `receive` comes from rank `from`. Either side may be absent (then
-  // `to`/`from` is ignored); the peer must agree. All ranks of the group need not take part, but every send must meet
-  // its receive in the same order between a pair of ranks.
+  // `to`/`from` is ignored); the peer must agree. An empty block is a message like any other. All ranks of the group
+  // need not take part, but every send must meet its receive in the same order between a pair of ranks, and between the
+  // same collectives of the group. A rank may send to itself when it also receives from itself in the same call.
   virtual void send_receive(Stream& stream, const Tensor& send, int to, const Tensor& receive, int from) = 0;
   // Returns, on the host, when every rank of the group has called it.
   virtual void barrier() = 0;
 
-  // The ranks with the same colour, ordered by key (then by rank). Collective over the whole group; the new group
-  // shares this group's failures.
-  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  // The ranks with the same colour, ordered by key (then by rank). Collective over the whole group, on the host; the
+  // new group shares this group's failures. `name` is what errors call the new group.
+  virtual std::unique_ptr<Communicator> split(int color, int key, std::string_view name = {}) = 0;
   // Ends every rank of the world with `reason`, unless another reason came first.
   virtual void abort(std::string_view reason) noexcept = 0;
 
-  // What this group has sent so far. Read it after the stream has finished.
+  // What this rank has sent in this group so far: every call that has been made, whether it has run yet or not.
   virtual const Traffic& traffic() const = 0;
 };
 

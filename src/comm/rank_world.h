@@ -1,0 +1,98 @@
+// RankWorld: what all ranks of one process share whatever groups they form: the first failure, who has returned, and
+// who waits for whom.
+//
+// Failing is once and for all: the first cause stays, every pending and future wait of every group ends with
+// CommunicationError. One mutex guards the world and all meetings in it; it is held for bookkeeping only, never while
+// bytes move. Thread-safety: any thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <list>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ithaca {
+
+struct Meeting;
+class MeetingBoard;
+
+// What a rank waits for at a meeting.
+struct MeetingNeed {
+  enum class Kind : uint8_t {
+    called,  // every seat has made its call
+    opened,  // `seats` have opened their buffers as of `phase`
+    read     // seat s has read this rank's buffers reads[s] times
+  };
+  Kind kind = Kind::called;
+  std::span<const int> seats;
+  int phase = 0;
+  std::span<const int> reads;
+};
+
+class RankWorld {
+ public:
+  // A wait longer than `timeout_seconds` fails the world; 0: never.
+  RankWorld(int size, double timeout_seconds);
+  RankWorld(const RankWorld&) = delete;
+  RankWorld& operator=(const RankWorld&) = delete;
+
+  int size() const { return static_cast<int>(returned_.size()); }
+
+  // The body of `rank` threw.
+  void fail(int rank, const std::exception_ptr& exception);
+  // `rank` wants the world to end.
+  void abort(int rank, std::string_view reason) noexcept;
+  // The body of `rank` has ended: it makes no more calls. Whoever waits for one fails.
+  void leave(int rank);
+
+  // Throws CommunicationError with the first cause as other ranks see it.
+  void throw_if_failed() const;
+  // Throws the first cause as the caller of all ranks sees it: "rank 2: ..." in the type it was thrown in.
+  void throw_first_cause() const;
+
+ private:
+  friend class MeetingBoard;
+  friend class MeetingTicket;
+  friend class MeetingReading;
+
+  struct Waiter {
+    const Meeting* meeting = nullptr;
+    const MeetingBoard* board = nullptr;
+    int seat = 0;
+    MeetingNeed need;
+    std::condition_variable wake;
+  };
+  enum class CauseKind : uint8_t { none, thrown, aborted, found };
+
+  // The functions below require mutex_ to be held.
+  void throw_if_failed_locked() const;
+  void set_cause(CauseKind kind, int rank, std::string text, std::exception_ptr exception) noexcept;
+  // Records `text`, found out by `rank`, unless there is a cause already; throws what the cause is then.
+  [[noreturn]] void fail_found(int rank, std::string text);
+  void wake_everybody() noexcept;
+  // Wakes those whose wait at `meeting` is over.
+  void meeting_changed(const Meeting& meeting) noexcept;
+  // Returns when `need` is met at `meeting`.
+  void wait(std::unique_lock<std::mutex>& lock, const MeetingBoard& board, const Meeting& meeting, int seat,
+            const MeetingNeed& need);
+  // "rank 3, which waits in ..." for a stall's text.
+  std::string describe_absence(const MeetingBoard& board, const Meeting& meeting, int seat) const;
+
+  mutable std::mutex mutex_;
+  // Owners of buffers who are leaving wait here for the last reader.
+  std::condition_variable reading_ended_;
+  std::list<Waiter*> waiters_;
+  std::vector<bool> returned_;
+  double timeout_seconds_;
+  CauseKind cause_kind_ = CauseKind::none;
+  int cause_rank_ = -1;
+  std::string cause_text_;
+  std::exception_ptr cause_exception_;
+};
+
+}  // namespace ithaca

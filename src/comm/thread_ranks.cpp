@@ -1,0 +1,75 @@
+#include "comm/thread_ranks.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/board.h"
+#include "comm/thread_communicator.h"
+
+namespace ithaca {
+
+namespace {
+
+class ConnectedThreadRank final : public ThreadRank {
+ public:
+  ConnectedThreadRank(std::shared_ptr<MeetingBoard> board, int rank) : board_(std::move(board)), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return board_->size(); }
+  std::unique_ptr<Communicator> connect(Backend& backend) override {
+    require(!is_connected_, "ThreadRank::connect is called once per rank");
+    is_connected_ = true;
+    return std::make_unique<ThreadCommunicator>(board_, rank_, backend);
+  }
+
+ private:
+  std::shared_ptr<MeetingBoard> board_;
+  int rank_;
+  bool is_connected_ = false;
+};
+
+}  // namespace
+
+void run_thread_ranks(int size, const ThreadRankOptions& options, const std::function<void(ThreadRank&)>& body) {
+  require(size >= 1, fmt::format("a run needs at least 1 rank, not {}", size));
+  require(options.timeout_seconds >= 0.0,
+          fmt::format("timeout_seconds must be 0 (never) or positive, not {}", options.timeout_seconds));
+  const auto world = std::make_shared<RankWorld>(size, options.timeout_seconds);
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto board = std::make_shared<MeetingBoard>(world, "world", std::move(ranks));
+
+  const auto run_rank = [&](int rank) noexcept {
+    try {
+      ConnectedThreadRank self(board, rank);
+      body(self);
+    } catch (...) {
+      world->fail(rank, std::current_exception());
+    }
+    world->leave(rank);
+  };
+
+  {
+    std::vector<std::jthread> threads;  // joined on every way out
+    threads.reserve(static_cast<size_t>(size));
+    for (int rank = 0; rank < size; ++rank) {
+      try {
+        threads.emplace_back([&run_rank, rank] { run_rank(rank); });
+      } catch (const std::exception& error) {
+        const Error failure(fmt::format("the thread cannot be started: {}", error.what()));
+        world->fail(rank, std::make_exception_ptr(failure));
+        break;
+      }
+    }
+  }
+  world->throw_first_cause();
+}
+
+}  // namespace ithaca
