@@ -1,0 +1,213 @@
+#include "train/recipe_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace ithaca {
+namespace {
+
+constexpr const char* kSmallest = "model: {path: m}\ndata: {train: t.txt}\ntrain: {output_dir: out}\n";
+
+Recipe parse(const std::string& parallel, const RecipeOverrides& overrides = {}) {
+  return parse_recipe(kSmallest + parallel, "run.yaml", "recipes", overrides);
+}
+
+std::string error_of(const std::string& rest, const RecipeOverrides& overrides = {}) {
+  try {
+    parse(rest, overrides);
+  } catch (const ConfigurationError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string set_error(const std::vector<std::string>& assignments) {
+  return error_of("", {assignments, {}});
+}
+
+TEST(RecipeOptions, SmallestRecipeHasDefaults) {
+  const Recipe recipe = parse("");
+  EXPECT_EQ(recipe.model.path, "recipes/m");
+  EXPECT_THAT(recipe.data.train, testing::ElementsAre("recipes/t.txt"));
+  EXPECT_EQ(recipe.train.output_dir, "out");
+  EXPECT_EQ(recipe.parallel.sp_size, 1);
+  EXPECT_EQ(recipe.optim.learning_rate, 1e-5);
+  EXPECT_EQ(recipe.memory.recompute, "attention");
+}
+
+TEST(RecipeOptions, PathsAreRelativeToWhereTheyAreWritten) {
+  const std::string text =
+      "model: {path: ../models/x}\ndata: {train: [a.txt, /abs/b.txt], eval: [sub/../e.txt]}\ntrain: {output_dir: "
+      "./out}\n";
+  const Recipe recipe = parse_recipe(text, "run.yaml", "deep/recipes");
+  EXPECT_EQ(recipe.model.path, "deep/models/x");
+  EXPECT_THAT(recipe.data.train, testing::ElementsAre("deep/recipes/a.txt", "/abs/b.txt"));
+  EXPECT_THAT(recipe.data.eval, testing::ElementsAre("deep/recipes/e.txt"));
+  EXPECT_EQ(recipe.train.output_dir, "out");
+  const Recipe set = parse_recipe(text, "run.yaml", "deep/recipes", {{"model.path=y", "data.train=[c.txt]"}, {}});
+  EXPECT_EQ(set.model.path, "y");
+  EXPECT_THAT(set.data.train, testing::ElementsAre("c.txt"));
+  EXPECT_THAT(set_error({"model.path=~/m"}), testing::HasSubstr("the tilde means a home folder only to a shell"));
+}
+
+TEST(RecipeOptions, LaterAssignmentsWinOverEarlierOnesAndTheFile) {
+  const Recipe recipe = parse("optim: {learning_rate: 1e-3}\n",
+                              {{"optim.learning_rate=1e-4", "optim.learning_rate=1e-5", "train.seed=7"}, {}});
+  EXPECT_EQ(recipe.optim.learning_rate, 1e-5);
+  EXPECT_EQ(recipe.train.seed, 7);
+}
+
+TEST(RecipeOptions, RequiredOptions) {
+  try {
+    parse_recipe("model: {path: m}\n", "run.yaml", "");
+    FAIL();
+  } catch (const ConfigurationError& error) {
+    EXPECT_THAT(error.what(), testing::StartsWith("run.yaml: data.train is missing."));
+  }
+}
+
+TEST(RecipeOptions, ForeignSpellingsPointToOurs) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"parallel: {sequence_parallel_size: 4}", "run.yaml:4:12: \"sequence_parallel_size\" is parallel.sp_size here"},
+      {"parallel: {context_parallel_size: 4}", "run.yaml:4:12: \"context_parallel_size\" is parallel.sp_size here"},
+      {"parallel: {cp_size: 4}", "run.yaml:4:12: \"cp_size\" is parallel.sp_size here"},
+      {"optim: {lr: 4}", "run.yaml:4:9: \"lr\" is optim.learning_rate here"},
+      {"per_device_train_batch_size: 4",
+       "run.yaml:4:1: \"per_device_train_batch_size\" is train.micro_batch_size here"},
+      {"num_epochs: 4", "run.yaml:4:1: \"num_epochs\" is train.num_train_epochs here"},
+  };
+  for (const auto& [text, expected] : cases) {
+    EXPECT_EQ(error_of(text), expected);
+  }
+}
+
+TEST(RecipeOptions, OptionsOfOtherVersionsAreErrors) {
+  EXPECT_EQ(error_of("parallel: {zero: 3}"),
+            "run.yaml:4:12: this version does not have parallel.zero. Every rank holds a whole copy of the model and "
+            "its optimizer state (zero 0).");
+  for (const char* text : {"parallel: {tp_size: 2}", "parallel: {dp_shard_size: 2}",
+                           "memory: {offload_optimizer: host}", "memory: {offload_saved: disk}"}) {
+    EXPECT_THAT(error_of(text), testing::HasSubstr("this version does not have")) << text;
+  }
+  for (const char* assignment :
+       {"train.save_steps=10", "train.save_total_limit=2", "data.packing=wrapped", "data.packing=best_fit",
+        "model.compute_dtype=bfloat16", "train.deterministic=true", "data.tokenizer=auto", "data.format=chat"}) {
+    EXPECT_THAT(set_error({assignment}), testing::HasSubstr("this version does not have")) << assignment;
+  }
+}
+
+TEST(RecipeOptions, NumbersOutsideOfTheirRange) {
+  for (const char* assignment : {"optim.adam_beta1=1",
+                                 "optim.adam_beta2=-0.1",
+                                 "optim.adam_beta2=nan",
+                                 "optim.adam_epsilon=0",
+                                 "optim.learning_rate=-1e-3",
+                                 "optim.learning_rate=inf",
+                                 "optim.min_lr_ratio=1.5",
+                                 "optim.decay_ratio=0",
+                                 "optim.weight_decay=-1",
+                                 "optim.max_grad_norm=-1",
+                                 "optim.warmup_steps=-1",
+                                 "parallel.sp_size=0",
+                                 "parallel.sp_size=-4",
+                                 "parallel.dp_replicate_size=0",
+                                 "parallel.comm_timeout_seconds=0",
+                                 "memory.mlp_tile=-1",
+                                 "memory.limit_gib=-0.5",
+                                 "train.micro_batch_size=0",
+                                 "train.gradient_accumulation_steps=0",
+                                 "train.seed=-1",
+                                 "train.logging_steps=0",
+                                 "train.eval_steps=-1",
+                                 "train.num_train_epochs=0",
+                                 "train.max_steps=-1",
+                                 "data.max_length=0"}) {
+    EXPECT_THAT(set_error({assignment}), testing::StartsWith(std::string("--set ") + assignment + ": ")) << assignment;
+  }
+}
+
+TEST(RecipeOptions, SizesOfTheSequenceGroup) {
+  EXPECT_EQ(error_of("parallel:\n  sp_size: 4\n  ulysses_size: 2\n  ring_size: 3\n"),
+            "run.yaml:6:17: parallel.ulysses_size 2 x ring_size 3 = 6 ranks, but sp_size is 4; sp_size 6 would fit, or "
+            "ring_size 2");
+  EXPECT_EQ(error_of("parallel: {sp_size: 5, ring_size: 2}"),
+            "run.yaml:4:35: parallel.ring_size 2 does not divide sp_size 5; sp_size 6 would fit");
+  EXPECT_EQ(parse("parallel: {ulysses_size: 2, ring_size: 3}").parallel.sp_size, 6);
+  EXPECT_EQ(parse("parallel: {ring_size: 3}").parallel.sp_size, 3);
+  EXPECT_EQ(error_of("parallel: {sp_size: 4, ulysses_size: 2, ring_size: 2}"), "no error");
+}
+
+TEST(RecipeOptions, ScheduleAgainstSizes) {
+  EXPECT_EQ(error_of("parallel:\n  sp_size: 4\n  schedule: ulysses\n  ring_size: 2\n"),
+            "run.yaml:6:13: parallel.schedule ulysses uses all 4 ranks of sp_size for ulysses, but ulysses_size is 0 "
+            "and ring_size is 2; leave both out, or use schedule hybrid");
+  EXPECT_THAT(error_of("parallel: {sp_size: 4, schedule: ring, ulysses_size: 2}"),
+              testing::HasSubstr("parallel.schedule ring uses all 4 ranks of sp_size for its ring"));
+  EXPECT_EQ(error_of("parallel: {sp_size: 4, schedule: ring, ring_size: 4, ulysses_size: 1}"), "no error");
+  EXPECT_EQ(error_of("parallel: {sp_size: 4, schedule: ulysses, ulysses_size: 4}"), "no error");
+}
+
+TEST(RecipeOptions, RanksSetOrMustMatchTheSizes) {
+  EXPECT_EQ(parse("", {{}, 4}).parallel.sp_size, 4);
+  EXPECT_EQ(parse("parallel: {dp_replicate_size: 2}", {{}, 4}).parallel.sp_size, 2);
+  EXPECT_EQ(parse("parallel: {dp_replicate_size: 2, sp_size: 2}", {{}, 4}).parallel.sp_size, 2);
+  EXPECT_EQ(
+      error_of("parallel: {sp_size: 3, dp_replicate_size: 2}", {{}, 8}),
+      "run.yaml:4:21: sp_size 3 x dp_replicate_size 2 = 6 ranks, but --ranks 8; --ranks 6 would fit, or sp_size 4");
+  EXPECT_EQ(error_of("parallel: {sp_size: 4, dp_replicate_size: 1}", {{}, 8}),
+            "run.yaml:4:21: sp_size 4 x dp_replicate_size 1 = 4 ranks, but --ranks 8; --ranks 4 would fit, or "
+            "dp_replicate_size 2, or sp_size 8");
+  EXPECT_EQ(
+      error_of("parallel: {dp_replicate_size: 3}", {{}, 4}),
+      "run.yaml:4:31: dp_replicate_size 3 does not divide --ranks 4; --ranks 6 would fit, or dp_replicate_size 1");
+  EXPECT_EQ(error_of("parallel: {ulysses_size: 2, ring_size: 2}", {{}, 6}),
+            "run.yaml:4:26: parallel.ulysses_size 2 x ring_size 2 = 4 ranks, but sp_size is 6; sp_size 4 would fit, or "
+            "ring_size 3");
+  EXPECT_EQ(error_of("", {{}, 0}), "--ranks must be between 1 and 1024, but it is 0");
+  EXPECT_EQ(error_of("", {{}, -2}), "--ranks must be between 1 and 1024, but it is -2");
+  EXPECT_EQ(error_of("parallel: {sp_size: 600, dp_replicate_size: 2}"),
+            "run.yaml:4:45: parallel.sp_size 600 x dp_replicate_size 2 = 1200 ranks; at most 1024 run in one process");
+}
+
+TEST(RecipeOptions, OptionsThatWouldBeIgnoredAreErrors) {
+  EXPECT_THAT(
+      set_error({"train.max_steps=3", "train.num_train_epochs=2"}),
+      testing::StartsWith("--set train.num_train_epochs=2: train.max_steps 3 and train.num_train_epochs 2 both"));
+  EXPECT_THAT(set_error({"train.eval_steps=3"}),
+              testing::StartsWith("--set train.eval_steps=3: train.eval_steps needs"));
+  EXPECT_EQ(set_error({"train.eval_steps=3", "data.eval=e.txt"}), "no error");
+  EXPECT_THAT(set_error({"optim.decay_ratio=0.2"}), testing::HasSubstr("is for lr_scheduler_type wsd"));
+  EXPECT_EQ(set_error({"optim.decay_ratio=0.2", "optim.lr_scheduler_type=wsd"}), "no error");
+  EXPECT_THAT(set_error({"optim.min_lr_ratio=0.1", "optim.lr_scheduler_type=constant"}),
+              testing::HasSubstr("lr_scheduler_type is constant"));
+}
+
+TEST(RecipeOptions, ResolvedRecipeReadsBackTheSame) {
+  const Recipe recipe = parse("parallel: {sp_size: 4}\noptim: {learning_rate: 0.0003}\n");
+  const std::string text = resolved_recipe_text(recipe);
+  const Recipe back = parse_recipe(text, "config.yaml", "elsewhere");
+  EXPECT_EQ(back.model.path, std::filesystem::absolute("recipes/m").string());
+  EXPECT_EQ(back.parallel.sp_size, 4);
+  EXPECT_EQ(back.optim.learning_rate, 0.0003);
+  EXPECT_EQ(resolved_recipe_text(back), text);
+}
+
+TEST(RecipeOptions, RecipeFilesThatCannotBeRead) {
+  EXPECT_THROW(load_recipe("/does/not/exist.yaml"), FileError);
+  EXPECT_THROW(load_recipe(std::filesystem::temp_directory_path().string()), FileError);
+}
+
+TEST(RecipeOptions, ReferencePageIsCurrent) {
+  std::ifstream file(ITHACA_SOURCE_DIR "/docs/config.md", std::ios::binary);
+  ASSERT_TRUE(file) << "docs/config.md is missing; `make docs` writes it";
+  std::ostringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), recipe_reference_page()) << "docs/config.md is not current; `make docs` writes it";
+}
+
+}  // namespace
+}  // namespace ithaca
