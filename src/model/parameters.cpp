@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 namespace ithaca {
@@ -92,6 +93,10 @@ ParameterSpec single(const char* name, const Extents& extents, UnitId unit, Init
 }
 
 }  // namespace
+
+float attention_scale(const ModelDescription& model) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(model.head_size)));
+}
 
 std::vector<ParameterSpec> parameter_specs(const ModelDescription& model) {
   std::vector<ParameterSpec> specs;

@@ -41,6 +41,9 @@ struct HeadParameters {
   int weight = -1;
 };
 
+// What scores are multiplied with before the softmax: 1 / sqrt(head size).
+float attention_scale(const ModelDescription& model);
+
 // All parameters in unit order, Hugging Face names. With a tied head there is no lm_head.weight.
 std::vector<ParameterSpec> parameter_specs(const ModelDescription& model);
 LayerParameters layer_parameters(const ModelDescription& model);

@@ -1,0 +1,161 @@
+// The acceptance test of everything: the same logits, loss, gradient norm, gradients and updated weights as Hugging
+// Face, on every mesh, schedule, layout, tile size, accumulation and recompute policy. Bounds: DESIGN.md section 5.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "train/parity_harness.h"
+
+namespace ithaca::testing {
+namespace {
+
+constexpr double kBound = 5e-6;
+constexpr double kUpdateBound = 3e-4;
+
+const std::vector<std::string> kModels = {"llama-plain", "llama3-rope", "qwen2", "qwen3"};
+
+MeshSizes mesh(int ring, int ulysses, int dp = 1) {
+  MeshSizes sizes;
+  sizes.ring = ring;
+  sizes.ulysses = ulysses;
+  sizes.dp_replicate = dp;
+  return sizes;
+}
+
+RunSettings settings(ScheduleKind schedule, Layout layout, const MeshSizes& sizes,
+                     RecomputePolicy policy = RecomputePolicy::attention, int64_t mlp_tile = 0, int64_t loss_tile = 0) {
+  RunSettings result;
+  result.mesh = sizes;
+  result.schedule = schedule;
+  result.layout = layout;
+  result.model.recompute = policy;
+  result.model.mlp_tile = mlp_tile;
+  result.model.loss_tile = loss_tile;
+  return result;
+}
+
+// One rank and every way of splitting over 2, 3 and 4, each with other tiles and another policy.
+std::vector<RunSettings> split_settings() {
+  using enum RecomputePolicy;
+  return {
+      settings(ScheduleKind::ring, Layout::contiguous, mesh(1, 1), none),
+      settings(ScheduleKind::ring, Layout::contiguous, mesh(1, 1), attention, 17, 31),
+      settings(ScheduleKind::ring, Layout::contiguous, mesh(1, 1), full, 96, 1),
+      settings(ScheduleKind::ring, Layout::contiguous, mesh(2, 1), none, 7, 13),
+      settings(ScheduleKind::ring, Layout::zigzag, mesh(2, 1), attention),
+      settings(ScheduleKind::ring, Layout::contiguous, mesh(3, 1), full, 5, 3),
+      settings(ScheduleKind::ring, Layout::zigzag, mesh(3, 1), none, 11, 64),
+      settings(ScheduleKind::ring, Layout::contiguous, mesh(4, 1), attention, 1, 9),
+      settings(ScheduleKind::ring, Layout::zigzag, mesh(4, 1), full),
+      settings(ScheduleKind::ulysses, Layout::contiguous, mesh(1, 2), none),
+      settings(ScheduleKind::ulysses, Layout::contiguous, mesh(1, 3), attention, 10, 10),
+      settings(ScheduleKind::ulysses, Layout::contiguous, mesh(1, 4), full, 6, 5),
+  };
+}
+
+class Parity : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Parity, LogitsOfEveryMesh) {
+  const ReferenceCase reference(GetParam());
+  for (const RunSettings& run : split_settings()) {
+    SCOPED_TRACE(run.describe());
+    const std::vector<float> plain =
+        run_logits(reference.directory.description(), &reference.directory, reference.plain, run);
+    EXPECT_LT(relative_difference(plain, reference.expected.read_float32("logits")), kBound);
+    const std::vector<float> packed =
+        run_logits(reference.directory.description(), &reference.directory, reference.packed, run);
+    EXPECT_LT(relative_difference(packed, reference.expected.read_float32("packed_logits")), kBound);
+  }
+}
+
+TEST_P(Parity, LossGradientsAndThreeStepsOnEveryMesh) {
+  const ReferenceCase reference(GetParam());
+  for (const RunSettings& run : split_settings()) {
+    SCOPED_TRACE(run.describe());
+    const RunOutcome outcome = run_case(reference.directory.description(), &reference.directory, {reference.plain}, run,
+                                        reference.adamw, reference.learning_rate, 3);
+    EXPECT_LT(std::abs(outcome.loss / reference.loss - 1.0), kBound);
+    EXPECT_LT(std::abs(outcome.evaluation_loss / reference.loss - 1.0), kBound);
+    EXPECT_LT(std::abs(outcome.grad_norm / reference.grad_norm - 1.0), kBound);
+    size_t compared = 0;
+    for (const auto& [name, values] : outcome.gradients) {
+      EXPECT_LT(relative_difference(values, reference.expected.read_float32("grad." + name)), kBound) << name;
+      ++compared;
+    }
+    EXPECT_EQ(compared, reference.directory.tensor_names().size());
+    ASSERT_EQ(outcome.steps.size(), reference.step_losses.size());
+    for (size_t step = 0; step < outcome.steps.size(); ++step) {
+      // Later steps start from weights that differ by the rounding of the earlier updates.
+      const double bound = step == 0 ? kBound : 10 * kBound;
+      EXPECT_LT(std::abs(outcome.steps[step].loss / reference.step_losses[step] - 1.0), bound) << step;
+      EXPECT_LT(std::abs(outcome.steps[step].grad_norm / reference.step_grad_norms[step] - 1.0), bound) << step;
+      EXPECT_EQ(outcome.steps[step].applied_steps, static_cast<int64_t>(step) + 1);
+    }
+    EXPECT_LT(std::abs(outcome.loss_after_steps / reference.loss_after_steps - 1.0), 10 * kBound);
+    for (const auto& [name, values] : outcome.weights) {
+      std::vector<float> start(values.size());
+      reference.directory.read_float32(name, start);
+      const std::vector<float> after = reference.expected.read_float32("step3." + name);
+      std::vector<float> update(values.size());
+      std::vector<float> expected_update(values.size());
+      for (size_t index = 0; index < values.size(); ++index) {
+        update[index] = values[index] - start[index];
+        expected_update[index] = after[index] - start[index];
+      }
+      EXPECT_LT(relative_difference(update, expected_update), kUpdateBound) << name;
+    }
+  }
+}
+
+TEST_P(Parity, PackedDocumentsEqualSeparateSequencesOnEveryMeshAndAccumulation) {
+  const ReferenceCase reference(GetParam());
+  const ModelDescription& model = reference.directory.description();
+  const RunOutcome single =
+      run_case(model, &reference.directory, {reference.packed},
+               settings(ScheduleKind::ring, Layout::contiguous, mesh(1, 1)), reference.adamw, 0.0, 0);
+  EXPECT_LT(std::abs(single.loss / reference.packed_loss - 1.0), kBound);
+  EXPECT_LT(std::abs(single.grad_norm / reference.packed_grad_norm - 1.0), kBound);
+
+  const auto compare = [&](const std::vector<Sequence>& sequences, const RunSettings& run) {
+    SCOPED_TRACE(run.describe());
+    const RunOutcome outcome = run_case(model, &reference.directory, sequences, run, reference.adamw, 0.0, 0);
+    EXPECT_LT(std::abs(outcome.loss / reference.packed_loss - 1.0), kBound);
+    EXPECT_LT(std::abs(outcome.evaluation_loss / reference.packed_loss - 1.0), kBound);
+    EXPECT_LT(std::abs(outcome.grad_norm / reference.packed_grad_norm - 1.0), kBound);
+    for (const auto& [name, values] : outcome.gradients) {
+      EXPECT_LT(relative_difference(values, single.gradients.at(name)), kBound) << name;
+    }
+  };
+  for (const RunSettings& run : split_settings()) compare({reference.packed}, run);
+
+  // The three documents as three sequences: in one micro-batch, in three accumulated ones, over two data-parallel
+  // ranks.
+  for (const RunSettings& split :
+       {settings(ScheduleKind::ring, Layout::zigzag, mesh(2, 1)),
+        settings(ScheduleKind::ring, Layout::contiguous, mesh(1, 1)),
+        settings(ScheduleKind::ulysses, Layout::contiguous, mesh(1, 2), RecomputePolicy::full, 9, 4)}) {
+    RunSettings one = split;
+    one.micro_batch_size = 3;
+    compare(reference.separate, one);
+    RunSettings three = split;
+    three.accumulation = 3;
+    compare(reference.separate, three);
+    RunSettings replicated = split;
+    replicated.mesh.dp_replicate = 2;
+    replicated.micro_batch_size = 2;
+    compare(reference.separate, replicated);
+    replicated.micro_batch_size = 1;
+    replicated.accumulation = 3;  // more places than sequences: some micro-batches are empty
+    compare(reference.separate, replicated);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Parity, ::testing::ValuesIn(kModels), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace ithaca::testing

@@ -1,0 +1,58 @@
+// TrainingRank: everything one rank needs to train, built in the order in which it depends on itself.
+//
+// The same object serves run_training, the parity tests and benchmarks.
+// Thread-safety: the rank's own thread; all ranks of the mesh build and use theirs together.
+#pragma once
+
+#include <memory>
+
+#include "attention/schedule.h"
+#include "backend/backend.h"
+#include "comm/mesh.h"
+#include "comm/thread_ranks.h"
+#include "data/step_loader.h"
+#include "model/description.h"
+#include "model/model_options.h"
+#include "model/transformer.h"
+#include "optim/adamw.h"
+#include "shard/replicated_parameters.h"
+#include "train/step.h"
+
+namespace ithaca {
+
+struct TrainingRankOptions {
+  MeshSizes mesh;
+  ScheduleKind schedule = ScheduleKind::ring;
+  Layout layout = Layout::contiguous;
+  ModelOptions model;
+  AdamWOptions optimizer;
+  int64_t memory_limit_bytes = 0;  // of the device tier; 0: the machine's memory
+};
+
+class TrainingRank {
+ public:
+  // `model` must outlive it. Weights are undefined until load_weights or initialize_weights.
+  TrainingRank(ThreadRank& rank, const ModelDescription& model, const TrainingRankOptions& options);
+
+  Backend& backend() { return *backend_; }
+  Mesh& mesh() { return *mesh_; }
+  ReplicatedParameters& parameters() { return *parameters_; }
+  AdamWOptimizer& optimizer() { return *optimizer_; }
+  Transformer& transformer() { return *transformer_; }
+  const AttentionSchedule& schedule() const { return *schedule_; }
+  TrainingStep& step() { return *step_; }
+  // What this rank reads of every batch.
+  BatchPosition batch_position() const;
+
+ private:
+  TrainingRankOptions options_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<AttentionSchedule> schedule_;
+  std::unique_ptr<ReplicatedParameters> parameters_;
+  std::unique_ptr<AdamWOptimizer> optimizer_;
+  std::unique_ptr<Transformer> transformer_;
+  std::unique_ptr<TrainingStep> step_;
+};
+
+}  // namespace ithaca

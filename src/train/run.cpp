@@ -1,0 +1,246 @@
+#include "train/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "checkpoint/hugging_face.h"
+#include "data/dataset.h"
+#include "model/parameters.h"
+#include "train/initialize.h"
+#include "train/metrics.h"
+#include "train/plan_run.h"
+#include "train/rank.h"
+
+namespace ithaca {
+
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// What all ranks of the process share, read-only.
+struct SharedRun {
+  const Recipe& recipe;
+  const ModelDirectory& directory;
+  const ModelDescription& model;
+  const Dataset& train;
+  const Dataset* eval;
+  const RunDecisions& decisions;
+  const std::atomic<bool>& stop;
+};
+
+DatasetOptions dataset_options(const Recipe& recipe, const std::vector<std::string>& files,
+                               const ModelDescription& model) {
+  DatasetOptions options;
+  options.files = files;
+  options.format = recipe.data.format;
+  options.tokenizer = recipe.data.tokenizer;
+  options.max_length = recipe.data.max_length;
+  options.vocabulary = model.vocabulary;
+  return options;
+}
+
+// One rank's life: build, initialise, train, evaluate, export. Rank 0 also talks to the observer and keeps the metrics.
+class RankRun {
+ public:
+  RankRun(ThreadRank& thread, const SharedRun& shared, RunObserver& observer, RunResult& result)
+      : shared_(shared),
+        observer_(observer),
+        result_(result),
+        speaks_(thread.rank() == 0),
+        rank_(thread, shared.model, shared.decisions.rank),
+        loader_(shared.train, shared.decisions.loader) {
+    if (speaks_) metrics_ = std::make_unique<MetricsFile>(result.metrics_file);
+  }
+
+  void run() {
+    if (shared_.recipe.model.init == "random") {
+      initialize_weights(shared_.model, shared_.recipe.train.seed, rank_.parameters());
+    } else {
+      load_weights(shared_.directory, rank_.parameters());
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const int64_t eval_steps = shared_.recipe.train.eval_steps;
+    int64_t step = 0;
+    bool stopped = false;
+    while (step < shared_.decisions.steps && !stopped) {
+      stopped = train_step(step);
+      ++step;
+      const bool last = step == shared_.decisions.steps || stopped;
+      if (shared_.eval != nullptr && !stopped && (last || (eval_steps > 0 && step % eval_steps == 0))) evaluate(step);
+    }
+    if (speaks_) {
+      result_.steps = step;
+      result_.stopped_early = stopped && step < shared_.decisions.steps;
+      result_.training_seconds = seconds_since(start);
+    }
+    export_weights();
+  }
+
+ private:
+  // Returns whether the run was asked to stop, which all ranks agree on.
+  bool train_step(int64_t step) {
+    Arena& arena = rank_.backend().arena(Tier::device);
+    arena.reset_peak();
+    const auto start = std::chrono::steady_clock::now();
+    const double wait_before = rank_.backend().exposed_wait_seconds();
+    const double rate = learning_rate(shared_.decisions.rate, step);
+    const StepBatch batch = loader_.load(step, rank_.batch_position());
+    const StepResult outcome = rank_.step().run(batch, rate);
+
+    StepMetrics metrics;
+    metrics.step = step + 1;
+    metrics.loss = outcome.loss;
+    metrics.grad_norm = outcome.grad_norm;
+    metrics.learning_rate = rate;
+    metrics.tokens = batch.tokens;
+    metrics.valid_tokens = batch.valid_tokens;
+    metrics.skipped = outcome.skipped;
+    metrics.exposed_wait_seconds = rank_.backend().exposed_wait_seconds() - wait_before;
+    const bool stop = gather_memory(metrics.memory);
+    metrics.step_seconds = seconds_since(start);
+    metrics.tokens_per_second = static_cast<double>(batch.tokens) / std::max(metrics.step_seconds, 1e-9);
+    if (speaks_) record(metrics);
+    return stop;
+  }
+
+  // The memory of the rank that uses most; and whether any rank was asked to stop.
+  bool gather_memory(MemoryUsage& largest) {
+    const MemoryUsage& own = rank_.backend().arena(Tier::device).usage();
+    std::vector<int64_t> values = {shared_.stop.load() ? 1 : 0, own.peak};
+    values.insert(values.end(), own.peak_by_class.begin(), own.peak_by_class.end());
+    const std::vector<int64_t> all = gather_values(rank_.mesh().world(), rank_.backend(), values);
+    bool stop = false;
+    for (size_t first = 0; first < all.size(); first += values.size()) {
+      stop = stop || all[first] != 0;
+      if (all[first + 1] <= largest.peak) continue;
+      largest.peak = all[first + 1];
+      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(first) + 2, kMemoryClasses, largest.peak_by_class.begin());
+    }
+    return stop;
+  }
+
+  void record(StepMetrics& metrics) {
+    if (metrics.skipped) {
+      ++skipped_steps_;
+      const char* cause = metrics.valid_tokens == 0 ? "it has no label" : "its loss or gradient norm is not finite";
+      observer_.on_warning(fmt::format("step {} was skipped: {}", metrics.step, cause));
+    }
+    metrics.skipped_steps = skipped_steps_;
+    const int64_t sent = total_bytes_sent();
+    metrics.bytes_sent = sent - bytes_sent_;
+    bytes_sent_ = sent;
+    if (metrics.step == 1) result_.first_loss = metrics.loss;
+    result_.last_loss = metrics.loss;
+    result_.tokens += metrics.tokens;
+    metrics_->write(step_json(metrics));
+    observer_.on_step(metrics);
+  }
+
+  int64_t total_bytes_sent() {
+    Mesh& mesh = rank_.mesh();
+    int64_t total = 0;
+    for (Communicator* group :
+         {&mesh.world(), &mesh.ring(), &mesh.ulysses(), &mesh.cp(), &mesh.dp(), &mesh.gradient(), &mesh.tp()}) {
+      total += group->traffic().total_bytes_sent();
+    }
+    return total;
+  }
+
+  void evaluate(int64_t step) {
+    const auto start = std::chrono::steady_clock::now();
+    // The same batches as in training with one micro-batch per rank, in the order of the file; each rank keeps its own.
+    StepLoaderOptions options = shared_.decisions.loader;
+    options.shuffle = false;
+    options.accumulation = 1;
+    const StepLoader loader(*shared_.eval, options);
+    std::vector<MicroBatch> own;
+    double label_weight_sum = 0.0;
+    int64_t valid_tokens = 0;
+    for (int64_t index = 0; index < loader.steps_per_epoch(); ++index) {
+      StepBatch batch = loader.load(index, rank_.batch_position());
+      label_weight_sum += batch.label_weight_sum;
+      valid_tokens += batch.valid_tokens;
+      for (MicroBatch& micro_batch : batch.micro_batches) own.push_back(std::move(micro_batch));
+    }
+    const std::optional<double> loss = rank_.step().evaluate(own, label_weight_sum);
+    if (!speaks_) return;
+    if (!loss) {
+      observer_.on_warning("the evaluation data has no label: there is no evaluation loss");
+      return;
+    }
+    const EvaluationMetrics metrics = {step, *loss, valid_tokens, seconds_since(start)};
+    result_.evaluation_loss = *loss;
+    metrics_->write(evaluation_json(metrics));
+    observer_.on_evaluation(metrics);
+  }
+
+  void export_weights() {
+    if (speaks_) {
+      ExportOptions options;
+      options.directory = result_.export_directory;
+      options.replace_existing = true;
+      int64_t index = 0;
+      std::vector<float> values;
+      export_model(shared_.directory, rank_.parameters().specs(), options,
+                   [&](const ParameterSpec& spec, const TensorSink& sink) {
+                     values.resize(static_cast<size_t>(spec.extents.product()));
+                     rank_.parameters().get_weights(index++, values);
+                     sink(values);
+                   });
+      observer_.on_export(options.directory);
+    }
+    rank_.mesh().world().barrier();
+  }
+
+  const SharedRun& shared_;
+  RunObserver& observer_;
+  RunResult& result_;
+  bool speaks_;
+  TrainingRank rank_;
+  StepLoader loader_;
+  std::unique_ptr<MetricsFile> metrics_;
+  int64_t skipped_steps_ = 0;
+  int64_t bytes_sent_ = 0;
+};
+
+}  // namespace
+
+RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::atomic<bool>& stop) {
+  const ModelDirectory directory(recipe.model.path);
+  const ModelDescription& model = directory.description();
+  if (recipe.model.init != "random") {
+    if (!directory.has_weights()) throw InputError(directory.missing_weights_reason());
+    directory.check(parameter_specs(model));
+  }
+  const std::unique_ptr<Dataset> train = open_dataset(dataset_options(recipe, recipe.data.train, model));
+  std::unique_ptr<Dataset> eval;
+  if (!recipe.data.eval.empty()) eval = open_dataset(dataset_options(recipe, recipe.data.eval, model));
+  const RunDecisions decisions = decide_run(recipe, model, *train);
+
+  RunResult result;
+  const std::filesystem::path output = recipe.train.output_dir;
+  std::error_code error;
+  std::filesystem::create_directories(output, error);
+  if (error)
+    throw FileError(fmt::format("train.output_dir: {} cannot be created: {}", output.string(), error.message()));
+  result.export_directory = (output / "export").string();
+  result.metrics_file = (output / "metrics.jsonl").string();
+
+  observer.on_plan(describe_run(recipe, model, decisions, *train, eval.get()));
+  const SharedRun shared = {recipe, directory, model, *train, eval.get(), decisions, stop};
+  ThreadRankOptions ranks;
+  ranks.timeout_seconds = recipe.parallel.comm_timeout_seconds;
+  run_thread_ranks(decisions.rank.mesh.ranks(), ranks,
+                   [&](ThreadRank& thread) { RankRun(thread, shared, observer, result).run(); });
+  return result;
+}
+
+}  // namespace ithaca
