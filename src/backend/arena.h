@@ -3,14 +3,16 @@
 // Memory is freed in stream order: a block that was last used on stream A and is handed to stream B makes B wait for
 // the point of A at which it was freed. So an owner may let go of memory as soon as the last work that uses it has been
 // enqueued. When nothing fits, OutOfMemoryError names the tensor, its size, the totals by class and the advice that was
-// set with advise(). Thread-safety: the thread of the rank that owns the backend.
+// set with advise(). Builds with AddressSanitizer find uses of blocks that were given back. Thread-safety: the thread
+// of the rank that owns the backend.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
 #include "backend/stream.h"
 #include "tensor/memory.h"
@@ -21,7 +23,8 @@ namespace ithaca {
 class Backend;
 class Arena;
 
-// Owns one block of an arena; gives it back when destroyed, in the order of the stream that used it last. Movable.
+// Owns one block of an arena; gives it back when destroyed, in the order of the stream that used it last. Movable. Must
+// be destroyed before the arena.
 class Buffer {
  public:
   Buffer() = default;
@@ -34,8 +37,11 @@ class Buffer {
   bool is_empty() const { return arena_ == nullptr; }
   // The whole block as a row-major tensor.
   const Tensor& tensor() const { return tensor_; }
-  // From now on the block is freed in the order of `stream` (by default: the stream it was allocated for).
+  // From now on the block is freed in the order of `stream` (by default: the stream it was allocated for). Work of
+  // other streams that uses the block must be ordered before that point by events.
   void last_used_on(Stream& stream) { stream_ = &stream; }
+  // Books the block under another class from now on (workspace that turns out to be kept, say).
+  void rebook(MemoryClass memory_class);
   // Gives the block back now.
   void release() noexcept;
 
@@ -49,9 +55,15 @@ class Buffer {
 
 class Arena {
  public:
-  // Serves [base, base + capacity). `base` may be null when nothing is ever read or written (meta backend). `backend`
-  // must outlive the arena.
-  Arena(Backend& backend, Tier tier, void* base, int64_t capacity);
+  // Blocks begin at multiples of this many bytes (from `base`), and take a multiple of it.
+  static constexpr int64_t kAlignment = 256;
+
+  // Who may touch the bytes: `host` memory is guarded against use after it was given back in builds that can.
+  enum class Addressing : uint8_t { host, device_only };
+
+  // Serves [base, base + capacity). `base` may be null when nothing is ever read or written (meta backend); then
+  // tensors have no data. `backend` must outlive the arena.
+  Arena(Backend& backend, Tier tier, void* base, int64_t capacity, Addressing addressing = Addressing::device_only);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena();
@@ -73,27 +85,33 @@ class Arena {
     std::string name;
     MemoryClass memory_class;
     int64_t bytes;
+    int64_t size;  // `bytes` as taken from the arena
   };
   // A freed range that streams other than `stream` may use only after `freed`.
   struct FreedRange {
-    int64_t begin;
     int64_t end;
     Stream* stream;
     Event freed;
   };
 
+  void rebook(int64_t offset, MemoryClass memory_class);
   void free(int64_t offset, Stream& stream) noexcept;
+  void remember_freed(int64_t begin, int64_t end, Stream& stream, Event freed);
   void order_after_previous_use(int64_t begin, int64_t end, Stream& stream);
+  void guard(int64_t begin, int64_t end, Stream& stream) noexcept;
+  void unguard(int64_t begin, int64_t bytes, int64_t size, Stream& stream);
   [[noreturn]] void throw_out_of_memory(std::string_view name, const Tensor& wanted) const;
 
   Backend& backend_;
   Tier tier_;
   void* base_;
+  Addressing addressing_;
   OffsetAllocator offsets_;
   MemoryUsage usage_;
   std::string advice_;
+  int64_t high_water_ = 0;                     // end of the highest block ever handed out
   std::unordered_map<int64_t, Block> blocks_;  // offset -> block
-  std::vector<FreedRange> freed_;
+  std::map<int64_t, FreedRange> freed_;        // begin -> range; disjoint, and only where nothing is in use
 };
 
 }  // namespace ithaca

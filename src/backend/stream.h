@@ -38,7 +38,7 @@ class Event {
   explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   bool is_empty() const { return state_ == nullptr; }
-  State* state() const { return state_.get(); }
+  const std::shared_ptr<State>& state() const { return state_; }
 
  private:
   std::shared_ptr<State> state_;

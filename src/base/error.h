@@ -1,8 +1,8 @@
 // The exceptions of Ithaca.
 //
-// Everything that can go wrong is reported by throwing one of these. Their text says what was wrong, where (file, line, key, tensor, rank), and what would
-// work. The library never prints and never exits: the program turns the type into an exit status.
-// Thread-safety: values; copy and rethrow them from any thread.
+// Everything that can go wrong is reported by throwing one of these. Their text says what was wrong, where (file, line,
+// key, tensor, rank), and what would work. The library never prints and never exits: the program turns the type into an
+// exit status. Thread-safety: values; copy and rethrow them from any thread.
 #pragma once
 
 #include <stdexcept>
@@ -52,7 +52,8 @@ class ContractError : public Error {
   using Error::Error;
 };
 
-// Throws ContractError with `text` when `condition` is false. For requirements of public interfaces; cheap enough to stay on in release builds.
+// Throws ContractError with `text` when `condition` is false. For requirements of public interfaces; cheap enough to
+// stay on in release builds.
 inline void require(bool condition, const char* text) {
   if (!condition) throw ContractError(text);
 }

@@ -1,8 +1,8 @@
 // Counter-based random numbers: value i of a stream is a function of (seed, stream name, i) alone.
 //
 // So a tensor can be filled in any order, in any pieces, by any rank, and always gets the same values.
-// The generator is SplitMix64's finalizer (Steele, Lea, Flood 2014) over the counter; normals by Box-Muller in double precision.
-// Thread-safety: immutable after construction; share freely.
+// The generator is SplitMix64's finalizer (Steele, Lea, Flood 2014) over the counter; normals by Box-Muller in double
+// precision. Thread-safety: immutable after construction; share freely.
 #pragma once
 
 #include <cmath>

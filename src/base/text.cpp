@@ -14,7 +14,8 @@ std::string format_bytes(int64_t bytes) {
   constexpr std::array<const char*, 6> units = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   double value = static_cast<double>(bytes);
   size_t unit = 0;
-  while (std::abs(value) >= 1024.0 && unit + 1 < units.size()) {
+  // 1023.995 and above would print as "1024.00": move on to the next unit first.
+  while (std::abs(value) >= (unit == 0 ? 1024.0 : 1023.995) && unit + 1 < units.size()) {
     value /= 1024.0;
     ++unit;
   }
@@ -34,18 +35,19 @@ std::string format_count(int64_t count) {
 std::string format_short(double value) {
   constexpr std::array<const char*, 5> units = {"", "k", "M", "G", "T"};
   size_t unit = 0;
-  // 999.95 and above would print as "1000": move on to the next unit first.
+  // 999.5 and above would print as "1000": move on to the next unit first.
   while (std::abs(value) >= 999.5 && unit + 1 < units.size()) {
     value /= 1000.0;
     ++unit;
   }
   const double magnitude = std::abs(value);
-  const int decimals = unit == 0 && value == std::floor(value) ? 0 : magnitude < 10 ? 2 : magnitude < 100 ? 1 : 0;
+  // The digit before the point counts after rounding: 9.996 is "10.0".
+  const int decimals = unit == 0 && value == std::floor(value) ? 0 : magnitude < 9.995 ? 2 : magnitude < 99.95 ? 1 : 0;
   return fmt::format("{:.{}f}{}", value, decimals, units[unit]);
 }
 
 std::string format_duration(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0) return "?";
+  if (!(seconds >= 0.0 && seconds < 1e15)) return "?";  // NaN too
   if (seconds < 59.95) return fmt::format("{:.1f}s", seconds);
   const auto whole = static_cast<int64_t>(std::llround(seconds));
   if (whole < 3600) return fmt::format("{}m {:02}s", whole / 60, whole % 60);

@@ -21,7 +21,8 @@ std::string format_short(double value);
 // Seconds -> "3m 20s", "1h 02m", "12.5s".
 std::string format_duration(double seconds);
 
-// The member of `known` with the smallest edit distance to `name`, or empty when nothing is near (more than a third of the letters differ).
+// The member of `known` with the smallest edit distance to `name`, or empty when nothing is near (more than a third of
+// the letters differ).
 std::string nearest_name(std::string_view name, std::span<const std::string> known);
 
 }  // namespace ithaca

@@ -24,7 +24,9 @@ struct Float16 {
   uint16_t bits;
 };
 
-inline float to_float(BFloat16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
+inline float to_float(BFloat16 value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
+}
 float to_float(Float16 value);
 
 // Round to nearest, ties to even; NaN stays NaN.

@@ -58,8 +58,9 @@ void MemoryUsage::rebook(MemoryClass from, MemoryClass to, int64_t bytes) {
   peak_by_class[target] = std::max(peak_by_class[target], current_by_class[target]);
 }
 
-OffsetAllocator::OffsetAllocator(int64_t capacity, int64_t alignment) : capacity_(capacity / alignment * alignment), alignment_(alignment) {
+OffsetAllocator::OffsetAllocator(int64_t capacity, int64_t alignment) : capacity_(capacity), alignment_(alignment) {
   require(alignment > 0 && capacity >= 0, "OffsetAllocator needs a positive alignment and a capacity of at least 0");
+  capacity_ = capacity / alignment * alignment;
   if (capacity_ > 0) gaps_.emplace(0, capacity_);
 }
 
@@ -84,7 +85,8 @@ std::optional<int64_t> OffsetAllocator::allocate(int64_t bytes) {
 
 void OffsetAllocator::free(int64_t offset) {
   const auto entry = in_use_.find(offset);
-  if (entry == in_use_.end()) throw ContractError("OffsetAllocator: offset " + std::to_string(offset) + " is not in use");
+  if (entry == in_use_.end())
+    throw ContractError("OffsetAllocator: offset " + std::to_string(offset) + " is not in use");
   int64_t begin = offset;
   int64_t size = entry->second;
   used_ -= size;

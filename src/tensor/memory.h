@@ -22,7 +22,8 @@ inline constexpr int kMemoryClasses = 6;
 std::string_view memory_class_name(MemoryClass memory_class);
 std::string_view tier_name(Tier tier);
 
-// Bytes in use, now and at the highest point, in total and by class. `peak_by_class` is each class's own highest point, so its sum may exceed `peak`.
+// Bytes in use, now and at the highest point, in total and by class. `peak_by_class` is each class's own highest point,
+// so its sum may exceed `peak`.
 struct MemoryUsage {
   int64_t current = 0;
   int64_t peak = 0;

@@ -6,7 +6,8 @@
 
 namespace ithaca {
 
-Extents::Extents(std::initializer_list<int64_t> values) : Extents(std::span<const int64_t>(values.begin(), values.size())) {}
+Extents::Extents(std::initializer_list<int64_t> values)
+    : Extents(std::span<const int64_t>(values.begin(), values.size())) {}
 
 Extents::Extents(std::span<const int64_t> values) {
   require(values.size() <= static_cast<size_t>(kMaxRank), "a tensor has at most 5 dimensions");
@@ -14,18 +15,27 @@ Extents::Extents(std::span<const int64_t> values) {
   std::copy(values.begin(), values.end(), values_.begin());
 }
 
-bool Extents::operator==(const Extents& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
+bool Extents::operator==(const Extents& other) const {
+  return std::equal(begin(), end(), other.begin(), other.end());
+}
 
 int64_t Extents::product() const {
   int64_t result = 1;
+  bool fits = true;
+  bool is_empty = false;
   for (const int64_t value : *this) {
     require(value >= 0, "negative extent in " + to_string());
-    if (__builtin_mul_overflow(result, value, &result)) throw ContractError("element count of " + to_string() + " exceeds int64");
+    is_empty = is_empty || value == 0;
+    fits = !__builtin_mul_overflow(result, value, &result) && fits;
   }
+  if (is_empty) return 0;  // whatever the other extents are
+  require(fits, "element count of " + to_string() + " exceeds int64");
   return result;
 }
 
-std::string Extents::to_string() const { return fmt::format("[{}]", fmt::join(begin(), end(), ", ")); }
+std::string Extents::to_string() const {
+  return fmt::format("[{}]", fmt::join(begin(), end(), ", "));
+}
 
 Tensor Tensor::contiguous(void* data, DType dtype, const Extents& extents) {
   extents.product();  // throws when the count overflows
@@ -33,7 +43,8 @@ Tensor Tensor::contiguous(void* data, DType dtype, const Extents& extents) {
   int64_t stride = 1;
   for (int dimension = extents.rank() - 1; dimension >= 0; --dimension) {
     view.strides[dimension] = stride;
-    stride *= std::max<int64_t>(extents[dimension], 1);
+    // Can only overflow when another extent is 0; then no stride is ever used.
+    static_cast<void>(__builtin_mul_overflow(stride, std::max<int64_t>(extents[dimension], 1), &stride));
   }
   return view;
 }
@@ -88,7 +99,8 @@ Tensor Tensor::reshape(const Extents& new_extents) const {
 }
 
 Tensor Tensor::split(int dimension, int64_t outer, int64_t inner) const {
-  require(outer >= 0 && inner >= 0 && outer * inner == extent(dimension),
+  int64_t product = 0;
+  require(outer >= 0 && inner >= 0 && !__builtin_mul_overflow(outer, inner, &product) && product == extent(dimension),
           fmt::format("split of dimension {} of {} into {} x {}", dimension, describe(), outer, inner));
   require(rank() < Extents::kMaxRank, "split would exceed the largest rank: " + describe());
   std::array<int64_t, Extents::kMaxRank> new_extents{};
@@ -113,8 +125,11 @@ Tensor Tensor::split(int dimension, int64_t outer, int64_t inner) const {
 
 Tensor Tensor::join(int dimension) const {
   require(dimension + 1 < rank(), "join needs a following dimension: " + describe());
-  require(extent(dimension) <= 1 || extent(dimension + 1) == 0 || stride(dimension) == stride(dimension + 1) * extent(dimension + 1),
+  require(extent(dimension) <= 1 || extent(dimension + 1) <= 1 ||
+              stride(dimension) == stride(dimension + 1) * extent(dimension + 1),
           fmt::format("dimensions {} and {} of {} are not laid out as one", dimension, dimension + 1, describe()));
+  // Steps of the joined dimension go along the inner one, unless that has a single index.
+  const int64_t joined_stride = stride(extent(dimension + 1) == 1 ? dimension : dimension + 1);
   Tensor view{data, dtype, {}, {}};
   std::array<int64_t, Extents::kMaxRank> new_extents{};
   std::array<int64_t, Extents::kMaxRank> new_strides{};
@@ -122,11 +137,19 @@ Tensor Tensor::join(int dimension) const {
   for (int other = 0; other < rank(); ++other) {
     if (other == dimension) continue;
     new_extents[count] = other == dimension + 1 ? extent(dimension) * extent(other) : extent(other);
-    new_strides[count++] = stride(other);
+    new_strides[count++] = other == dimension + 1 ? joined_stride : stride(other);
   }
   view.extents = Extents(std::span<const int64_t>(new_extents.data(), count));
   view.strides = Extents(std::span<const int64_t>(new_strides.data(), count));
   return view;
+}
+
+int64_t Tensor::byte_count() const {
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(element_count(), element_size(dtype), &bytes)) {
+    throw ContractError("the bytes of " + describe() + " exceed int64");
+  }
+  return bytes;
 }
 
 std::string Tensor::describe() const {

@@ -1,7 +1,7 @@
 // Tensor: a strided view of memory that someone else owns.
 //
-// Extents and strides are int64 and count elements; a view is cheap to copy, never allocates and never frees. The memory may be on a device: only the
-// backend that it belongs to may read or write it. Up to kMaxRank dimensions.
+// Extents and strides are int64 and count elements; a view is cheap to copy, never allocates and never frees. The
+// memory may be on a device: only the backend that it belongs to may read or write it. Up to kMaxRank dimensions.
 // Thread-safety: values.
 #pragma once
 
@@ -63,8 +63,8 @@ struct Tensor {
   int64_t extent(int dimension) const { return extents[dimension]; }
   int64_t stride(int dimension) const { return strides[dimension]; }
   int64_t element_count() const { return extents.product(); }
-  // Bytes of the elements, without gaps between them.
-  int64_t byte_count() const { return element_count() * element_size(dtype); }
+  // Bytes of the elements, without gaps between them. Throws ContractError when they do not fit into int64.
+  int64_t byte_count() const;
   bool is_contiguous() const;
 
   // Elements [begin, end) of one dimension.
