@@ -34,6 +34,7 @@ constexpr int kTiles = static_cast<int>(BackwardBlocks::kTiles);
 constexpr int64_t kScoreKeys = BackwardBlocks::kScoreKeys;
 constexpr int64_t kBlockRows = kTiles * kMaxTileRows;  // row capacity of everything packed by row
 constexpr int64_t kStrip = kVectors * kLanes;          // columns of one strip of row-packed matrices
+static_assert(kVectors <= 4);                          // add_key_gradients knows the widths of narrower strips
 
 // Row-packed matrices hold their columns in strips of kStrip (the last one narrower, whole registers), each strip as
 // [row][width]: where the strip of column `column` begins, in a matrix with room for `capacity` rows.
@@ -336,6 +337,8 @@ class BackwardPass {
         const float* panel = workspace_ + scores + (key - begin) * kMaxTileRows;
         if (width == kStrip) {
           add_key_panel<kVectors>(group, tiles, panel, strip, to + key * width);
+        } else if (width == 3 * kLanes) {
+          add_key_panel<std::min(3, kVectors)>(group, tiles, panel, strip, to + key * width);
         } else if (width == 2 * kLanes) {
           add_key_panel<2>(group, tiles, panel, strip, to + key * width);
         } else {
