@@ -68,14 +68,14 @@ class SafetensorsFile {
 // Thread-safety: one thread at a time.
 class SafetensorsWriter {
  public:
-  struct Tensor {
+  struct Spec {
     std::string name;
     DType dtype = DType::float32;  // float32, bfloat16, float16 or float64
     Extents extents;
   };
 
   // Throws FileError when the file cannot be made, ContractError for duplicate names or other element types.
-  SafetensorsWriter(const std::string& path, std::vector<Tensor> tensors,
+  SafetensorsWriter(const std::string& path, std::vector<Spec> tensors,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
@@ -90,7 +90,7 @@ class SafetensorsWriter {
  private:
   class Output;
   void flush();
-  std::vector<Tensor> tensors_;
+  std::vector<Spec> tensors_;
   size_t current_ = 0;              // tensor that the next value belongs to
   int64_t written_of_current_ = 0;  // values of it so far
   std::vector<std::byte> buffer_;
