@@ -84,4 +84,12 @@ Mesh::Mesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes) : sizes_
   tp_ = group_along("tp", [](MeshCoordinates& at) { at.tp = 0; });
 }
 
+int64_t Mesh::total_bytes_sent() const {
+  int64_t total = 0;
+  for (const auto* group : {&world_, &ring_, &ulysses_, &cp_, &dp_, &gradient_, &tp_}) {
+    total += (*group)->traffic().total_bytes_sent();
+  }
+  return total;
+}
+
 }  // namespace ithaca

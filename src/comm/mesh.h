@@ -59,6 +59,8 @@ class Mesh {
   Communicator& dp() { return *dp_; }              // same position in the sequence, other samples
   Communicator& gradient() { return *gradient_; }  // dp x cp: the ranks whose weight gradients are summed
   Communicator& tp() { return *tp_; }
+  // By this rank, over all groups.
+  int64_t total_bytes_sent() const;
 
  private:
   MeshSizes sizes_;
