@@ -1,0 +1,314 @@
+#include "cli/inspect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <optional>
+#include <ostream>
+#include <sstream>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "checkpoint/hugging_face.h"
+#include "checkpoint/safetensors.h"
+#include "cli/plot.h"
+#include "cli/run_folder.h"
+#include "model/parameters.h"
+#include "train/recipe_options.h"
+
+namespace ithaca {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void row(std::ostream& out, const char* title, const std::string& text) {
+  out << fmt::format("{:<12} {}\n", title, text);
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw FileError(path.string() + ": cannot be opened");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+void list_tensors(const SafetensorsFile& file, std::ostream& out) {
+  for (const SafetensorsFile::Entry& entry : file.entries()) {
+    out << fmt::format("  {:<56} {:<5} {}\n", entry.name, entry.stored_type, shape_text(entry.shape));
+  }
+}
+
+std::vector<fs::path> weight_files(const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::string rope_text(const RopeDescription& rope) {
+  std::string text = fmt::format("{}, theta {:g}", rope_name(rope.kind), rope.theta);
+  if (rope.kind != RopeKind::standard) text += fmt::format(", factor {:g}", rope.factor);
+  if (rope.original_max_positions > 0) {
+    text += fmt::format(", original positions {}", format_count(rope.original_max_positions));
+  }
+  return text;
+}
+
+std::string attention_text(const ModelDescription& model) {
+  std::string text =
+      fmt::format("{} query heads, {} key heads, head size {}", model.query_heads, model.key_heads, model.head_size);
+  std::map<int64_t, int64_t> windows;
+  for (const LayerDescription& layer : model.layers) ++windows[layer.window];
+  for (const auto& [window, count] : windows) {
+    if (window > 0) {
+      text +=
+          fmt::format("; a window of {} tokens in {} of {} layers", format_count(window), count, model.layer_count());
+    }
+  }
+  if (model.query_key_value_bias) text += "; q/k/v biases";
+  if (model.output_bias) text += "; output bias";
+  if (model.query_key_norm) text += "; q/k norm";
+  return text;
+}
+
+std::string tokenizer_text(const fs::path& directory) {
+  std::vector<std::string> found;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
+                           "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"}) {
+    if (fs::exists(directory / name)) found.push_back(name);
+  }
+  return found.empty() ? "no files" : fmt::format("{}", fmt::join(found, ", "));
+}
+
+// "float32", or "bfloat16 x 200, float32 x 10".
+std::string dtypes_text(const ModelDirectory& directory) {
+  std::map<std::string, int64_t> counts;
+  for (const std::string& name : directory.tensor_names()) {
+    const std::optional<DType> dtype = directory.stored_dtype(name);
+    ++counts[dtype ? std::string(dtype_name(*dtype)) : "another type"];
+  }
+  if (counts.size() == 1) return counts.begin()->first;
+  std::vector<std::string> parts;
+  for (const auto& [name, count] : counts) parts.push_back(fmt::format("{} x {}", name, count));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// What config.json says of itself, when it cannot be understood as a model.
+std::string declared_family(const fs::path& directory) {
+  try {
+    const nlohmann::ordered_json config =
+        parse_json(read_text(directory / "config.json"), (directory / "config.json").string());
+    if (config.is_object() && config.contains("model_type") && config["model_type"].is_string()) {
+      return config["model_type"].get<std::string>();
+    }
+  } catch (const Error&) {
+    return "unreadable";
+  }
+  return "not said";
+}
+
+int inspect_model(const fs::path& directory, const InspectOptions& options, std::ostream& out) {
+  row(out, "model", directory.string());
+  std::optional<ModelDirectory> opened;
+  try {
+    opened.emplace(directory.string());
+  } catch (const Error& error) {
+    row(out, "family", declared_family(directory));
+    row(out, "unsupported", error.what());
+    return 1;
+  }
+  const ModelDescription& model = opened->description();
+  row(out, "family", std::string(family_name(model.family)));
+  row(out, "parameters",
+      fmt::format("{} ({}{})", format_count(model.parameter_count()),
+                  format_short(static_cast<double>(model.parameter_count())),
+                  model.tied_head ? ", the head is the embedding" : ""));
+  row(out, "layers",
+      fmt::format("{}, hidden {}, intermediate {}", model.layer_count(), model.hidden_size, model.intermediate_size));
+  row(out, "attention", attention_text(model));
+  row(out, "RoPE", rope_text(model.rope));
+  row(out, "positions", format_count(model.max_positions));
+  row(out, "vocabulary", format_count(model.vocabulary));
+  row(out, "tokenizer", tokenizer_text(directory));
+  int status = 0;
+  if (!opened->has_weights()) {
+    row(out, "weights", "none; train it with model.init: random");
+    row(out, "unsupported", "nothing");
+    return 0;
+  }
+  const std::vector<std::string> names = opened->tensor_names();
+  row(out, "tensors",
+      fmt::format("{}, {}, {}", format_count(static_cast<int64_t>(names.size())), dtypes_text(*opened),
+                  format_bytes(opened->weight_bytes())));
+  try {
+    opened->check(parameter_specs(model));
+    row(out, "unsupported", "nothing");
+  } catch (const InputError& error) {
+    row(out, "unsupported", error.what());
+    status = 1;
+  }
+  if (options.tensors) {
+    for (const fs::path& file : weight_files(directory)) {
+      out << file.filename().string() << '\n';
+      list_tensors(SafetensorsFile(file.string()), out);
+    }
+  }
+  return status;
+}
+
+int inspect_safetensors(const fs::path& path, std::ostream& out) {
+  const SafetensorsFile file(path.string());
+  int64_t bytes = 0;
+  for (const SafetensorsFile::Entry& entry : file.entries()) bytes += entry.end - entry.begin;
+  row(out, "file", path.string());
+  row(out, "tensors", fmt::format("{}, {}", file.entries().size(), format_bytes(bytes)));
+  list_tensors(file, out);
+  return 0;
+}
+
+// The numbers of metrics.jsonl that a summary needs.
+struct RunCurve {
+  std::vector<double> steps;
+  std::vector<double> losses;
+  int64_t tokens = 0;
+  double seconds = 0.0;
+  int64_t peak_bytes = 0;
+  int64_t skipped = 0;
+  std::optional<double> evaluation_loss;
+  bool cut = false;  // the last line is not complete: the run was killed while it wrote
+};
+
+RunCurve read_metrics(const fs::path& path) {
+  RunCurve curve;
+  const std::string text = read_text(path);
+  int64_t line_number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    ++line_number;
+    if (end == std::string::npos) {
+      curve.cut = true;
+      break;
+    }
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    if (line.empty()) continue;
+    const nlohmann::ordered_json entry = parse_json(line, path.string(), line_number);
+    const std::string where = fmt::format("{}:{}: ", path.string(), line_number);
+    if (!entry.is_object()) throw InputError(where + "this is not a JSON object, so not a line of a run");
+    try {
+      if (entry.contains("eval_loss")) {
+        if (entry["eval_loss"].is_number()) curve.evaluation_loss = entry["eval_loss"].get<double>();
+        continue;
+      }
+      const nlohmann::ordered_json& loss = entry.at("loss");
+      curve.steps.push_back(entry.at("step").get<double>());
+      curve.losses.push_back(loss.is_number() ? loss.get<double>() : std::numeric_limits<double>::quiet_NaN());
+      curve.tokens += entry.at("tokens").get<int64_t>();
+      curve.seconds += entry.at("step_seconds").get<double>();
+      curve.skipped += entry.value("skipped", false) ? 1 : 0;
+      if (entry.contains("peak_memory_bytes")) {
+        curve.peak_bytes = std::max(curve.peak_bytes, entry["peak_memory_bytes"].at("total").get<int64_t>());
+      }
+    } catch (const nlohmann::ordered_json::exception& error) {
+      throw InputError(where + "not a line of a run: " + json_complaint(error.what()));
+    }
+  }
+  return curve;
+}
+
+void describe_plan(const fs::path& folder, std::ostream& out) {
+  const fs::path config = folder / kRunConfigFile;
+  if (!fs::exists(config)) {
+    row(out, "plan", "config.yaml is not there");
+    return;
+  }
+  const Recipe recipe = load_recipe(config.string());
+  row(out, "model", fmt::format("{} ({})", recipe.model.path, recipe.model.init));
+  row(out, "data",
+      fmt::format("{}, sequences of up to {} tokens", fmt::join(recipe.data.train, ", "),
+                  format_count(recipe.data.max_length)));
+  row(out, "ranks",
+      fmt::format("sp_size {} x dp_replicate_size {}, schedule {}, layout {}", recipe.parallel.sp_size,
+                  recipe.parallel.dp_replicate_size, recipe.parallel.schedule, recipe.parallel.layout));
+  row(out, "optimizer",
+      fmt::format("AdamW, learning rate {:g}, {}, {} warmup steps, seed {}", recipe.optim.learning_rate,
+                  recipe.optim.lr_scheduler_type, recipe.optim.warmup_steps, recipe.train.seed));
+}
+
+void describe_curve(const RunCurve& curve, std::ostream& out) {
+  if (curve.steps.empty()) {
+    row(out, "steps", "none yet");
+    return;
+  }
+  row(out, "steps",
+      fmt::format("{}{}{}", format_count(static_cast<int64_t>(curve.steps.size())),
+                  curve.skipped > 0 ? fmt::format(", {} of them skipped", curve.skipped) : std::string(),
+                  curve.cut ? "; the last line of metrics.jsonl is cut off" : ""));
+  row(out, "tokens",
+      fmt::format("{} in {}, {} tokens/s", format_count(curve.tokens), format_duration(curve.seconds),
+                  format_short(static_cast<double>(curve.tokens) / std::max(curve.seconds, 1e-9))));
+  row(out, "memory", fmt::format("{} at most, on the rank that used most", format_bytes(curve.peak_bytes)));
+  row(out, "loss",
+      fmt::format("{:.4f} at first, {:.4f} at last{}", curve.losses.front(), curve.losses.back(),
+                  curve.evaluation_loss ? fmt::format("; {:.4f} on the evaluation data", *curve.evaluation_loss)
+                                        : std::string()));
+  const std::vector<std::string> plot = plot_curve(curve.steps, curve.losses, "step");
+  if (!plot.empty()) out << '\n';
+  for (const std::string& line : plot) out << line << '\n';
+  if (!plot.empty()) out << '\n';
+}
+
+int inspect_run(const fs::path& folder, std::ostream& out) {
+  row(out, "run", folder.string());
+  describe_plan(folder, out);
+  const fs::path metrics = folder / kRunMetricsFile;
+  describe_curve(fs::exists(metrics) ? read_metrics(metrics) : RunCurve(), out);
+  const fs::path exported = folder / kRunExportFolder;
+  row(out, "export",
+      fs::exists(exported / "config.json")
+          ? fmt::format("{} (look at it with: ithaca inspect {})", exported.string(), exported.string())
+          : "none: the run did not come to its end");
+  if (fs::exists(folder / kRunLogFile)) row(out, "log", (folder / kRunLogFile).string());
+  return 0;
+}
+
+}  // namespace
+
+int inspect_path(const std::string& path, const InspectOptions& options, std::ostream& out) {
+  std::error_code error;
+  fs::path target = fs::path(path).lexically_normal();
+  if (!fs::exists(target, error)) throw FileError(path + ": there is no such file or folder");
+  if (fs::is_directory(target, error)) {
+    if (!target.has_filename()) target = target.parent_path();
+    if (fs::exists(target / "config.json", error)) return inspect_model(target, options, out);
+    if (fs::exists(target / kRunConfigFile, error) || fs::exists(target / kRunMetricsFile, error)) {
+      return inspect_run(target, out);
+    }
+    throw InputError(path +
+                     ": this is neither a model directory (it has no config.json) nor a run folder (it has no "
+                     "config.yaml or metrics.jsonl)");
+  }
+  if (target.extension() == ".safetensors") return inspect_safetensors(target, out);
+  if (target.filename() == "config.json")
+    return inspect_model(target.parent_path().empty() ? "." : target.parent_path(), options, out);
+  if (target.filename() == kRunMetricsFile)
+    return inspect_run(target.parent_path().empty() ? "." : target.parent_path(), out);
+  throw InputError(path + ": inspect reads a model directory, a .safetensors file or a run folder");
+}
+
+}  // namespace ithaca

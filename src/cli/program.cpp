@@ -1,0 +1,205 @@
+#include "cli/program.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <exception>
+#include <new>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/inspect.h"
+#include "cli/progress.h"
+#include "cli/run_folder.h"
+#include "cli/signals.h"
+#include "cli/terminal.h"
+#include "train/recipe_options.h"
+#include "train/run.h"
+
+namespace ithaca {
+
+namespace {
+
+struct Arguments {
+  std::string recipe;
+  std::vector<std::string> assignments;
+  std::optional<int64_t> ranks;
+  std::string backend = "cpu";
+  bool overwrite = false;
+  bool quiet = false;
+  bool verbose = false;
+  std::string resume;
+
+  std::string inspect_path;
+  bool inspect_tensors = false;
+
+  std::string option_name;
+  bool markdown = false;
+};
+
+std::string signal_words(int signal) {
+  return signal == SIGTERM ? "SIGTERM" : "Ctrl-C (SIGINT)";
+}
+
+int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
+  if (arguments.backend != "cpu") {
+    throw ConfigurationError(fmt::format("--backend {}: this version has only the cpu backend", arguments.backend));
+  }
+  if (!arguments.resume.empty()) {
+    throw ConfigurationError(
+        "--resume: this version does not have it; to train on from an export, set model.path to "
+        "the run's export folder");
+  }
+  if (arguments.quiet && arguments.verbose) {
+    throw ConfigurationError("--quiet and --verbose exclude each other; leave one of them out");
+  }
+  const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, arguments.ranks});
+  RunFolder folder(recipe.train.output_dir, arguments.overwrite);
+  Terminal terminal(out, err, TerminalStyle::of_standard_output());
+  const Verbosity verbosity = arguments.quiet     ? Verbosity::quiet
+                              : arguments.verbose ? Verbosity::verbose
+                                                  : Verbosity::normal;
+  RunProgress progress(recipe, folder, terminal, verbosity);
+  install_stop_signals();
+  try {
+    const RunResult result = run_training(recipe, progress, stop_requested());
+    progress.finish(result, signal_words(stop_signal()));
+    return result.stopped_early ? kExitStoppedEarly : kExitDone;
+  } catch (const std::exception& error) {
+    folder.log_error(error.what());
+    throw;
+  }
+}
+
+int show_options(const Arguments& arguments, std::ostream& out) {
+  const OptionCatalog& catalog = recipe_table().catalog();
+  if (arguments.markdown) {
+    out << recipe_reference_page();
+  } else if (!arguments.option_name.empty()) {
+    out << catalog.help_text_of(arguments.option_name);
+  } else {
+    out << catalog.help_text();
+  }
+  return kExitDone;
+}
+
+void declare_train(CLI::App& app, Arguments& arguments) {
+  CLI::App* command = app.add_subcommand("train", "Train a model as a recipe says");
+  command->add_option("recipe", arguments.recipe, "The recipe, a YAML file")->required();
+  command->add_option("--set", arguments.assignments, "An option of the recipe, section.name=value; may be repeated")
+      ->type_name("OPTION")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--ranks", arguments.ranks,
+                   "How many ranks run: sp_size x dp_replicate_size; sets sp_size where the recipe does not")
+      ->type_name("N");
+  command->add_option("--backend", arguments.backend, "Where it computes: cpu")->type_name("NAME");
+  command->add_flag("--overwrite", arguments.overwrite, "Replace the run that is in train.output_dir");
+  command->add_flag("-q,--quiet", arguments.quiet, "Print warnings and errors only");
+  command->add_flag("-v,--verbose", arguments.verbose, "Print every step, with its time, traffic and memory by class");
+  command->add_option("--resume", arguments.resume)->group("");
+  command->footer("Options of a recipe (docs/config.md says the same):\n\n" + recipe_table().catalog().help_text());
+}
+
+void declare_inspect(CLI::App& app, Arguments& arguments) {
+  CLI::App* command = app.add_subcommand("inspect", "Say what a model directory or a run folder holds");
+  command->add_option("path", arguments.inspect_path, "A model directory, a .safetensors file or a run folder")
+      ->required();
+  command->add_flag("--tensors", arguments.inspect_tensors, "List every tensor of a model");
+}
+
+void declare_options(CLI::App& app, Arguments& arguments) {
+  CLI::App* command = app.add_subcommand("options", "List the options of a recipe");
+  command->add_option("name", arguments.option_name, "One option, section.name, or one section");
+  command->add_flag("--markdown", arguments.markdown, "As the page docs/config.md");
+}
+
+// Commands of the design that this version does not have, and what comes nearest.
+void refuse_absent_command(const std::string& name) {
+  static const std::vector<std::pair<std::string, std::string>> absent = {
+      {"verify", "Train twice with other sizes and compare the metrics.jsonl of both."},
+      {"plan", "The first lines of ithaca train say what a run needs; --set train.max_steps=1 tries one step."},
+      {"bench", "metrics.jsonl of a short run has its times; make bench builds and runs the benchmarks."},
+      {"tokenize", "Give ready token ids with data.format: tokens."},
+      {"export", "ithaca train exports at its end, to the folder export of the run."},
+      {"report", "ithaca inspect RUN shows the loss as a text plot."},
+  };
+  for (const auto& [command, advice] : absent) {
+    if (command == name) {
+      throw ConfigurationError(fmt::format("this version does not have the command {}. {}", name, advice));
+    }
+  }
+}
+
+int dispatch(int argument_count, const char* const* argument_texts, std::ostream& out, std::ostream& err) {
+  if (argument_count > 1) refuse_absent_command(argument_texts[1]);
+  Arguments arguments;
+  CLI::App app("Ithaca fine-tunes Hugging Face language models on very long sequences, split over ranks.", "ithaca");
+  app.set_version_flag("--version", "ithaca " ITHACA_VERSION);
+  app.require_subcommand(1);
+  app.footer("Exit status: 0 done, 1 failed, 2 usage or configuration, 3 stopped early by Ctrl-C or SIGTERM.");
+  declare_train(app, arguments);
+  declare_inspect(app, arguments);
+  declare_options(app, arguments);
+  try {
+    app.parse(argument_count, argument_texts);
+  } catch (const CLI::ParseError& stop) {
+    if (stop.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+      app.exit(stop, out, err);  // --help, --version
+      return kExitDone;
+    }
+    std::string command;
+    for (const CLI::App* chosen : app.get_subcommands()) command += " " + chosen->get_name();
+    throw ConfigurationError(fmt::format("{}; see ithaca{} --help", stop.what(), command));
+  }
+  if (app.got_subcommand("train")) return train(arguments, out, err);
+  if (app.got_subcommand("inspect")) {
+    return inspect_path(arguments.inspect_path, {arguments.inspect_tensors}, out);
+  }
+  return show_options(arguments, out);
+}
+
+// One paragraph, whatever the text holds.
+void report(std::ostream& err, std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  err << "ithaca: error: " << text << '\n' << std::flush;
+}
+
+}  // namespace
+
+int run_program(int argument_count, const char* const* arguments, std::ostream& out, std::ostream& err) noexcept {
+  try {
+    try {
+      const int status = dispatch(argument_count, arguments, out, err);
+      out.flush();
+      if (!out) {
+        report(err, "the output could not be written");
+        return kExitFailed;
+      }
+      return status;
+    } catch (const ConfigurationError& error) {
+      report(err, error.what());
+      return kExitUsage;
+    } catch (const ContractError& error) {
+      report(err, fmt::format("{} (this is a fault of ithaca " ITHACA_VERSION ", not of its input)", error.what()));
+    } catch (const Error& error) {
+      report(err, error.what());
+    } catch (const std::bad_alloc&) {
+      report(err,
+             "the machine has no memory left; shorter data.max_length, memory.recompute: full or more ranks need "
+             "less");
+    } catch (const std::exception& error) {
+      report(err, fmt::format("{} (this is a fault of ithaca " ITHACA_VERSION ", not of its input)", error.what()));
+    }
+  } catch (...) {
+    // Not even the error could be said; the exit status has to do.
+  }
+  return kExitFailed;
+}
+
+}  // namespace ithaca

@@ -1,0 +1,207 @@
+// The built program, called as people call it.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/test_folder.h"
+
+namespace ithaca {
+namespace {
+
+struct Outcome {
+  int status = -1;
+  std::string out;
+  std::string err;
+};
+
+// A program that runs, its output going to files of `folder`.
+class RunningProgram {
+ public:
+  RunningProgram(const TestFolder& folder, const std::vector<std::string>& arguments) : folder_(folder) {
+    std::vector<std::string> words = {ITHACA_PROGRAM};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    const std::string out = folder.path("stdout");
+    const std::string err = folder.path("stderr");
+    posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (posix_spawn(&process_, ITHACA_PROGRAM, &actions, nullptr, pointers.data(), environ) != 0) process_ = -1;
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  RunningProgram(const RunningProgram&) = delete;
+  RunningProgram& operator=(const RunningProgram&) = delete;
+  ~RunningProgram() {
+    if (process_ > 0) {
+      kill(process_, SIGKILL);
+      waitpid(process_, nullptr, 0);
+    }
+  }
+
+  void signal(int number) const { kill(process_, number); }
+
+  // Waits for its end.
+  Outcome finish() {
+    int wait_status = 0;
+    Outcome outcome;
+    if (process_ > 0 && waitpid(process_, &wait_status, 0) == process_ && WIFEXITED(wait_status)) {
+      outcome.status = WEXITSTATUS(wait_status);
+    }
+    process_ = -1;
+    outcome.out = folder_.read("stdout");
+    outcome.err = folder_.read("stderr");
+    return outcome;
+  }
+
+ private:
+  const TestFolder& folder_;
+  pid_t process_ = -1;
+};
+
+Outcome call(const TestFolder& folder, const std::vector<std::string>& arguments) {
+  return RunningProgram(folder, arguments).finish();
+}
+
+// A folder with a recipe for a tiny random model on a short text.
+class ProgramTest : public testing::Test {
+ protected:
+  ProgramTest() {
+    folder_.write("model/config.json", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+      "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+      "max_position_embeddings": 4096, "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "float32"})");
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += "Tell me, Muse, of the man of many turns. ";
+    folder_.write("text.txt", text);
+    recipe_ = folder_.write("run.yaml",
+                            "model:\n  path: model\n  init: random\ndata:\n  train: text.txt\n  max_length: 512\n"
+                            "parallel:\n  sp_size: 2\ntrain:\n  max_steps: 3\n  output_dir: " +
+                                folder_.path("run") + "\noptim:\n  learning_rate: 1e-2\n");
+  }
+
+  Outcome train(std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {"train", recipe_});
+    return call(folder_, more);
+  }
+
+  TestFolder folder_;
+  std::string recipe_;
+};
+
+TEST_F(ProgramTest, VersionAndHelp) {
+  const Outcome version = call(folder_, {"--version"});
+  EXPECT_EQ(version.status, 0);
+  EXPECT_THAT(version.out, testing::MatchesRegex("ithaca [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  const Outcome help = call(folder_, {"--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.out, testing::AllOf(testing::HasSubstr("train"), testing::HasSubstr("inspect")));
+  const Outcome train_help = call(folder_, {"train", "--help"});
+  EXPECT_EQ(train_help.status, 0);
+  EXPECT_THAT(train_help.out, testing::HasSubstr("parallel.sp_size"));
+}
+
+TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "subcommand is required"},
+      {{"trian", "x"}, "see ithaca --help"},
+      {{"train"}, "recipe is required"},
+      {{"train", recipe_, "--rnaks", "2"}, "--rnaks"},
+      {{"train", recipe_, "--ranks", "two"}, "two"},
+      {{"train", recipe_, "--ranks=-2"}, "--ranks must be between 1 and 1024"},
+      {{"train", recipe_, "--ranks", "3"}, "sp_size 2 x dp_replicate_size 1 = 2 ranks, but --ranks 3"},
+      {{"train", recipe_, "--backend", "cuda"}, "this version has only the cpu backend"},
+      {{"train", recipe_, "--resume", "latest"}, "this version does not have it"},
+      {{"train", recipe_, "--quiet", "--verbose"}, "exclude each other"},
+      {{"train", recipe_, "--set", "optim.lr=1"}, "\"lr\" is optim.learning_rate here"},
+      {{"train", recipe_, "--set", "train.max_steps=many"}, "must be an integer"},
+      {{"plan", recipe_}, "this version does not have the command plan"},
+      {{"options", "parallel.sp_sise"}, "did you mean \"sp_size\"?"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Outcome outcome = call(folder_, arguments);
+    EXPECT_EQ(outcome.status, 2) << message;
+    EXPECT_THAT(outcome.err, testing::StartsWith("ithaca: error: ")) << message;
+    EXPECT_THAT(outcome.err, testing::HasSubstr(message));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.out, "") << message;
+  }
+}
+
+TEST_F(ProgramTest, RecipeErrorsNameFileLineAndColumn) {
+  const std::string path = folder_.write("bad.yaml", "model:\n  path: model\nparallel:\n  sp_sise: 4\n");
+  const Outcome outcome = call(folder_, {"train", path});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, "ithaca: error: " + path +
+                             ":4:3: section \"parallel\" has no option \"sp_sise\"; did you mean \"sp_size\"?\n");
+}
+
+TEST_F(ProgramTest, FilesThatAreNotThereEndWithOne) {
+  EXPECT_EQ(call(folder_, {"train", folder_.path("missing.yaml")}).status, 1);
+  EXPECT_EQ(call(folder_, {"inspect", folder_.path("missing")}).status, 1);
+  const Outcome data = train({"--set", "data.train=" + folder_.path("missing.txt")});
+  EXPECT_EQ(data.status, 1);
+  EXPECT_THAT(data.err, testing::HasSubstr("missing.txt"));
+  EXPECT_FALSE(folder_.has("run/export"));
+}
+
+TEST_F(ProgramTest, ARunEndsWithAnExportThatInspectReads) {
+  const Outcome outcome = train();
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, testing::HasSubstr("step 3/3"));
+  EXPECT_THAT(outcome.out, testing::HasSubstr("Trained 3 steps"));
+  for (const char* name : {"run/config.yaml", "run/log.txt", "run/metrics.jsonl", "run/export/config.json",
+                           "run/export/model.safetensors"}) {
+    EXPECT_TRUE(folder_.has(name)) << name;
+  }
+  const Outcome model = call(folder_, {"inspect", folder_.path("run/export")});
+  EXPECT_EQ(model.status, 0);
+  EXPECT_THAT(model.out, testing::HasSubstr("family       llama"));
+  EXPECT_THAT(model.out, testing::HasSubstr("unsupported  nothing"));
+  const Outcome run = call(folder_, {"inspect", folder_.path("run")});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.out, testing::HasSubstr("steps        3\n"));
+
+  const Outcome again = train();
+  EXPECT_EQ(again.status, 2);
+  EXPECT_THAT(again.err, testing::HasSubstr("holds another run"));
+  EXPECT_EQ(train({"--overwrite", "--quiet"}).out, "");
+
+  // The resolved configuration is a recipe of the same run.
+  const std::string metrics = folder_.read("run/metrics.jsonl");
+  const Outcome repeated =
+      call(folder_, {"train", folder_.path("run/config.yaml"), "--set", "train.output_dir=" + folder_.path("second")});
+  EXPECT_EQ(repeated.status, 0) << repeated.err;
+  const auto first_loss = [](const std::string& text) { return text.substr(0, text.find("learning_rate")); };
+  EXPECT_EQ(first_loss(folder_.read("second/metrics.jsonl")), first_loss(metrics));
+}
+
+TEST_F(ProgramTest, SigtermStopsAfterTheStepAndEndsWithThree) {
+  RunningProgram running(folder_, {"train", recipe_, "--set", "train.max_steps=1000000"});
+  for (int i = 0; i < 600 && folder_.read("run/metrics.jsonl").empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  running.signal(SIGTERM);
+  const Outcome outcome = running.finish();
+  EXPECT_EQ(outcome.status, 3) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::HasSubstr("Stopped by SIGTERM after "));
+  EXPECT_TRUE(folder_.has("run/export/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace ithaca
