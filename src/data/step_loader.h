@@ -1,11 +1,15 @@
 // StepLoader: which sequences make up which optimizer step, and one rank's cut of them.
 //
 // The order of an epoch is a permutation that is a function of (seed, epoch); a step takes the next sequences_per_step
-// of it. The last step of an epoch may have fewer: nothing is lost, nothing is repeated. All dp ranks get the same
-// number of micro-batches; some may be empty. Thread-safety: load() may be called from several threads at once.
+// of it. The last step of an epoch may have fewer, spread as evenly as can be: nothing is lost, nothing is repeated.
+// All dp ranks get the same number of micro-batches; some may be empty. Which sequences a step has, its denominator and
+// its counts do not depend on how they are dealt to ranks and micro-batches. Thread-safety: load() may be called from
+// several threads at once.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "attention/layout.h"
@@ -45,8 +49,15 @@ class StepLoader {
   StepBatch load(int64_t step, const BatchPosition& position) const;
 
  private:
+  using Permutation = std::shared_ptr<const std::vector<int64_t>>;
+  Permutation permutation(int64_t epoch) const;
+  std::vector<int64_t> sequences_of_step(int64_t step) const;
+
   const Dataset& dataset_;
   StepLoaderOptions options_;
+  mutable std::mutex mutex_;  // guards the permutation kept from the last call
+  mutable int64_t kept_epoch_ = -1;
+  mutable Permutation kept_permutation_;
 };
 
 // One micro-batch: the sequences laid end to end, then cut for `position`. The building block of load(), also for
