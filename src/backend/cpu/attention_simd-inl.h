@@ -54,8 +54,10 @@ HWY_INLINE Float exp2(Float x) {
 #else
   x = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
 #endif
-  const auto n = hn::NearestInt(x);
-  const Float r = hn::Sub(x, hn::ConvertTo(d, n));
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits, here with the exponent bias already added.
+  const Float rounder = hn::Set(d, 12582912.0f + 127.0f);
+  const Float rounded = hn::Add(x, rounder);
+  const Float r = hn::Sub(x, hn::Sub(rounded, rounder));
   Float p = hn::Set(d, 0.000153458121613f);
   p = hn::MulAdd(p, r, hn::Set(d, 0.00133999311772f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.00961848895633f));
@@ -63,7 +65,8 @@ HWY_INLINE Float exp2(Float x) {
   p = hn::MulAdd(p, r, hn::Set(d, 0.240226468906f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.693147205737f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.00000000055f));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(n)));
+  const Float power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, rounded)));
+  return hn::Mul(p, power);  // a product, so that no NaN is lost
 }
 
 // The product of a panel of scalars and a strip of vectors, added to accumulators:
