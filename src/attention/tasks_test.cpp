@@ -14,8 +14,8 @@
 namespace ithaca {
 namespace {
 
-bool is_visible(int64_t query, int64_t key, const Documents& documents, const MaskRule& mask) {
-  if (documents.document_of(query) != documents.document_of(key)) return false;
+bool is_visible(int64_t query, int64_t key, const std::vector<int64_t>& document_of, const MaskRule& mask) {
+  if (document_of[static_cast<size_t>(query)] != document_of[static_cast<size_t>(key)]) return false;
   if (mask.causal && key > query) return false;
   return mask.window == 0 || query - key < mask.window;
 }
@@ -55,9 +55,13 @@ std::string check(const Shard& queries, const Shard& keys, const Documents& docu
   }
   const std::vector<int64_t> query_positions = queries.positions();
   const std::vector<int64_t> key_positions = keys.positions();
+  std::vector<int64_t> document_of;
+  for (int64_t token = 0; token < documents.total_tokens(); ++token) {
+    document_of.push_back(documents.document_of(token));
+  }
   for (size_t q = 0; q < rows; ++q) {
     for (size_t k = 0; k < columns; ++k) {
-      const int wanted = is_visible(query_positions[q], key_positions[k], documents, mask) ? 1 : 0;
+      const int wanted = is_visible(query_positions[q], key_positions[k], document_of, mask) ? 1 : 0;
       if (covered[q * columns + k] != wanted) {
         return fmt::format("query {} key {}: covered {} times instead of {}", query_positions[q], key_positions[k],
                            covered[q * columns + k], wanted);

@@ -1,0 +1,102 @@
+#include "attention/communication_cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "attention/head_deal.h"
+#include "attention/sequence_attention.h"
+#include "base/error.h"
+
+namespace ithaca {
+namespace {
+
+constexpr int64_t kGradientBytes = 4;  // float32
+
+// The largest ulysses size that divides `ranks` and leaves every rank a query head.
+int largest_ulysses_size(int ranks, int64_t query_heads) {
+  int largest = 1;
+  for (int size = 1; size <= ranks; ++size) {
+    if (ranks % size == 0 && size <= query_heads) largest = size;
+  }
+  return largest;
+}
+
+}  // namespace
+
+void check_schedule_sizes(const ScheduleSizes& sizes, const HeadShape& heads) {
+  require(sizes.ulysses_size >= 1 && sizes.ring_size >= 1,
+          fmt::format("ulysses_size {} and ring_size {} must be positive", sizes.ulysses_size, sizes.ring_size));
+  require(
+      heads.query_heads > 0 && heads.key_heads > 0 && heads.query_heads % heads.key_heads == 0,
+      fmt::format("{} query heads are not a positive multiple of {} key heads", heads.query_heads, heads.key_heads));
+  require(heads.key_size > 0 && heads.value_size > 0, "attention heads need a positive key size and value size");
+  const int ranks = sizes.ulysses_size * sizes.ring_size;
+  if (ranks == 1) return;
+  if (sizes.kind == ScheduleKind::ulysses && sizes.ring_size != 1) {
+    throw ConfigurationError(
+        fmt::format("parallel.schedule: ulysses runs with ring_size 1, not {}; use schedule hybrid for ulysses_size {} "
+                    "x ring_size {}, or ulysses_size {} with ring_size 1",
+                    sizes.ring_size, sizes.ulysses_size, sizes.ring_size, ranks));
+  }
+  if ((sizes.kind == ScheduleKind::ring || sizes.kind == ScheduleKind::all_gather) && sizes.ulysses_size != 1) {
+    throw ConfigurationError(
+        fmt::format("parallel.schedule: {} runs with ulysses_size 1, not {}; use schedule hybrid for ulysses_size {} x "
+                    "ring_size {}, or ring_size {} with ulysses_size 1",
+                    schedule_name(sizes.kind), sizes.ulysses_size, sizes.ulysses_size, sizes.ring_size, ranks));
+  }
+  if (sizes.ulysses_size > heads.query_heads) {
+    const int fits = largest_ulysses_size(ranks, heads.query_heads);
+    const std::string instead =
+        fits == 1 ? fmt::format("schedule ring with ring_size {}", ranks)
+                  : fmt::format("schedule hybrid with ulysses_size {} and ring_size {}", fits, ranks / fits);
+    throw ConfigurationError(
+        fmt::format("parallel.ulysses_size: {} ulysses ranks cannot share {} query heads, each needs at least one; {} "
+                    "would fit the same {} ranks (hybrid puts ulysses inside a ring)",
+                    sizes.ulysses_size, heads.query_heads, instead, ranks));
+  }
+}
+
+CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
+                                     int64_t tokens_per_rank, int64_t element_bytes) {
+  check_schedule_sizes(sizes, heads);
+  const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+  const int64_t query_heads = deal.query_heads(ulysses_rank).count();
+  const int64_t key_heads = deal.key_heads(ulysses_rank).count();
+  const int64_t key_value_size = heads.key_size + heads.value_size;
+  const int64_t others = sizes.ulysses_size - 1;
+  CommunicationCost cost;
+  if (others > 0) {
+    const int64_t other_queries = heads.query_heads - query_heads;
+    const int64_t keys_sent = (deal.key_head_copies() - key_heads) * key_value_size;
+    cost.forward_bytes += tokens_per_rank * element_bytes *
+                          (other_queries * heads.key_size + keys_sent + others * query_heads * heads.value_size);
+    cost.backward_bytes +=
+        tokens_per_rank * element_bytes * (other_queries * (heads.key_size + 2 * heads.value_size) + keys_sent) +
+        tokens_per_rank * kGradientBytes * others * (query_heads * heads.key_size + key_heads * key_value_size);
+    for (int group = 0; group < deal.groups(); ++group) {
+      cost.forward_exchanges += 2 + (deal.any_key_arrives(group) ? 2 : 0);
+      cost.backward_exchanges += 4 + (deal.any_key_arrives(group) ? 2 : 0) + (deal.any_key_leaves(group) ? 2 : 0);
+    }
+  }
+  const int64_t hops = sizes.ring_size - 1;
+  if (hops > 0) {
+    const int64_t elements = hops * sizes.ulysses_size * tokens_per_rank * key_heads * key_value_size;
+    cost.forward_bytes += elements * element_bytes;
+    cost.backward_bytes += elements * (element_bytes + kGradientBytes);
+    // The calls for one group of heads: keys and values of every hop, or two gatherings.
+    const int64_t calls = sizes.kind == ScheduleKind::all_gather ? 2 : 2 * hops;
+    int64_t groups = 0;
+    if (sizes.kind == ScheduleKind::all_gather) {
+      groups = std::min<int64_t>(kLargestGatherGroups, key_heads);
+    } else {
+      for (int group = 0; group < deal.groups(); ++group) groups += deal.group(ulysses_rank, group).query.count() > 0;
+    }
+    cost.forward_exchanges += groups * calls;
+    cost.backward_exchanges += groups * 2 * calls;
+  }
+  return cost;
+}
+
+}  // namespace ithaca

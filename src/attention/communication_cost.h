@@ -1,0 +1,37 @@
+// What a schedule sends, in closed form. Tests hold measured traffic to these formulas.
+//
+// s = tokens per rank, e = bytes per element, Hq/Hkv = query/key heads, Dqk/Dv = head sizes, U = ulysses ranks, R =
+// ring ranks, hq_r and c_r = query and key heads that ulysses rank r computes (head_deal.h), C = sum of c_r. Bytes that
+// rank r sends to others for one layer:
+//   head exchange (U > 1)
+//     forward   s e [(Hq - hq_r) Dqk + (C - c_r) (Dqk + Dv) + (U-1) hq_r Dv]
+//     backward  s e [(Hq - hq_r) (Dqk + 2 Dv) + (C - c_r) (Dqk + Dv)] + 4 s (U-1) [hq_r Dqk + c_r (Dqk + Dv)]
+//               (queries, output and its gradient, keys and values again; then float32 dQ, dK, dV)
+//   ring or gathering of keys (R > 1)
+//     forward   U s c_r (Dqk + Dv) e
+//     backward  U s c_r (Dqk + Dv) (e + 4)
+//               (keys and values again; float32 dK, dV)
+// Causality on a contiguous layout, documents and windows let ring hops be skipped: then less is sent.
+// Thread-safety: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/schedule.h"
+
+namespace ithaca {
+
+struct ScheduleSizes {
+  ScheduleKind kind = ScheduleKind::ulysses;
+  int ulysses_size = 1;
+  int ring_size = 1;
+};
+
+// Throws ConfigurationError, naming sizes that would work, when the schedule cannot run with these sizes.
+void check_schedule_sizes(const ScheduleSizes& sizes, const HeadShape& heads);
+
+// Of ulysses rank `ulysses_rank`; the same for all its ring ranks.
+CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
+                                     int64_t tokens_per_rank, int64_t element_bytes);
+
+}  // namespace ithaca

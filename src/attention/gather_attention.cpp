@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <optional>
+
+#include "attention/local_attention.h"
+#include "attention/sequence_attention.h"
+
+namespace ithaca {
+namespace {
+
+// One tensor per ring rank: the others' in one buffer, the own one where it is.
+struct GatheredTensor {
+  Buffer buffer;
+  std::vector<Tensor> parts;
+};
+
+// Keys and values of some heads, of all ring ranks.
+struct GatheredKeys {
+  GatheredTensor key;
+  GatheredTensor value;
+  Event arrived;
+};
+
+// Some of the heads of one call: whole key heads and their query heads.
+struct GatherGroup {
+  HeadRange query_heads;  // of the model
+  HeadRange query;        // in the tensors of the call
+  HeadRange key;
+};
+
+Tensor heads_of(const Tensor& tensor, const HeadRange& heads) {
+  return tensor.slice(1, heads.begin, heads.end);
+}
+
+class GatherAttention : public SequenceAttention {
+ public:
+  GatherAttention(const HeadShape& heads, Backend& backend, Communicator& ring)
+      : heads_(heads), backend_(backend), ring_(ring) {}
+
+  void forward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
+               const Tensor& log_sum_exp) override {
+    for_each_group(plan, query_heads, qkv, [&](const GatherGroup& group, GatheredKeys& keys) {
+      const Tensor query = heads_of(qkv.query, group.query);
+      RunningAttention running(backend_, heads_, group.query_heads, query.extent(0));
+      for (int hop = 0; hop < plan.ring_size; ++hop) {
+        const auto owner = static_cast<size_t>(plan.owner_at(hop));
+        if (hop == 1) backend_.wait(compute(), keys.arrived);
+        running.add(query, keys.key.parts[owner], keys.value.parts[owner], plan.tasks[owner]);
+      }
+      running.finish(heads_of(output, group.query), heads_of(log_sum_exp, group.query));
+    });
+  }
+
+  void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
+                const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient) override {
+    for_each_group(plan, query_heads, qkv, [&](const GatherGroup& group, GatheredKeys& keys) {
+      const Tensor own_dkey = heads_of(gradient.dkey, group.key);
+      const Tensor own_dvalue = heads_of(gradient.dvalue, group.key);
+      GatheredTensor dkey = allocate("all-gather dK", plan, own_dkey, compute());
+      GatheredTensor dvalue = allocate("all-gather dV", plan, own_dvalue, compute());
+      for (const GatheredTensor* tensor : {&dkey, &dvalue}) {
+        if (!tensor->buffer.is_empty()) backend_.fill(compute(), {.to = tensor->buffer.tensor()});
+      }
+      for (int hop = 0; hop < plan.ring_size; ++hop) {
+        const auto owner = static_cast<size_t>(plan.owner_at(hop));
+        if (hop == 1) backend_.wait(compute(), keys.arrived);
+        add_attention_gradients(backend_, heads_, group.query_heads,
+                                {.query = heads_of(qkv.query, group.query),
+                                 .key = keys.key.parts[owner],
+                                 .value = keys.value.parts[owner],
+                                 .output = heads_of(output, group.query),
+                                 .log_sum_exp = heads_of(log_sum_exp, group.query),
+                                 .doutput = heads_of(doutput, group.query),
+                                 .tasks = plan.tasks[owner],
+                                 .dquery = heads_of(gradient.dquery, group.query),
+                                 .dkey = dkey.parts[owner],
+                                 .dvalue = dvalue.parts[owner]});
+      }
+      if (!plan.needs_exchange()) return;
+      backend_.wait(communication(), backend_.record(compute()));
+      ring_.reduce_scatter(communication(), dkey.parts, own_dkey);
+      ring_.reduce_scatter(communication(), dvalue.parts, own_dvalue);
+      dkey.buffer.last_used_on(communication());
+      dvalue.buffer.last_used_on(communication());
+    });
+  }
+
+ private:
+  Stream& compute() { return backend_.compute_stream(); }
+  Stream& communication() { return backend_.communication_stream(); }
+
+  std::vector<GatherGroup> groups(const HeadRange& query_heads) const {
+    const int64_t group_size = heads_.query_heads / heads_.key_heads;
+    const int64_t first_key = query_heads.begin / group_size;
+    const int64_t key_count = (query_heads.end - 1) / group_size + 1 - first_key;
+    const int count = static_cast<int>(std::min<int64_t>(kLargestGatherGroups, key_count));
+    std::vector<GatherGroup> result;
+    for (int index = 0; index < count; ++index) {
+      GatherGroup group;
+      group.key = {part_begin(key_count, index, count), part_begin(key_count, index + 1, count)};
+      group.query_heads = {std::max(query_heads.begin, (first_key + group.key.begin) * group_size),
+                           std::min(query_heads.end, (first_key + group.key.end) * group_size)};
+      group.query = group.query_heads.from(query_heads.begin);
+      result.push_back(group);
+    }
+    return result;
+  }
+
+  // Room for the other ranks' tensors like `own` (none when nothing is exchanged), and views of all.
+  GatheredTensor allocate(std::string_view name, const SequencePlan& plan, const Tensor& own, Stream& stream) {
+    GatheredTensor result;
+    result.parts.resize(static_cast<size_t>(plan.ring_size));
+    if (plan.needs_exchange()) {
+      int64_t others = 0;
+      for (int rank = 0; rank < plan.ring_size; ++rank) {
+        if (rank != plan.ring_rank) others += plan.tokens[static_cast<size_t>(rank)];
+      }
+      result.buffer =
+          backend_.arena(Tier::device)
+              .allocate(name, MemoryClass::communication, own.dtype, {others, own.extent(1), own.extent(2)}, stream);
+      int64_t begin = 0;
+      for (int rank = 0; rank < plan.ring_size; ++rank) {
+        if (rank == plan.ring_rank) continue;
+        const int64_t end = begin + plan.tokens[static_cast<size_t>(rank)];
+        result.parts[static_cast<size_t>(rank)] = result.buffer.tensor().slice(0, begin, end);
+        begin = end;
+      }
+    }
+    result.parts[static_cast<size_t>(plan.ring_rank)] = own;
+    return result;
+  }
+
+  GatheredKeys gather(const SequencePlan& plan, const ShardedQkv& qkv, const GatherGroup& group) {
+    GatheredKeys keys;
+    const Tensor own_key = heads_of(qkv.key, group.key);
+    const Tensor own_value = heads_of(qkv.value, group.key);
+    keys.key = allocate("all-gather keys", plan, own_key, communication());
+    keys.value = allocate("all-gather values", plan, own_value, communication());
+    if (!plan.needs_exchange()) return keys;
+    ring_.all_gather(communication(), own_key, keys.key.parts);
+    ring_.all_gather(communication(), own_value, keys.value.parts);
+    keys.arrived = backend_.record(communication());
+    return keys;
+  }
+
+  // Calls work(group, keys) for every group, with the gathering of the following group enqueued before.
+  template <typename Work>
+  void for_each_group(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Work& work) {
+    const std::vector<GatherGroup> all = groups(query_heads);
+    std::optional<GatheredKeys> next = gather(plan, qkv, all.front());
+    for (size_t index = 0; index < all.size(); ++index) {
+      GatheredKeys keys = std::move(*next);
+      if (index + 1 < all.size()) next = gather(plan, qkv, all[index + 1]);
+      work(all[index], keys);
+      keys.key.buffer.last_used_on(compute());
+      keys.value.buffer.last_used_on(compute());
+    }
+  }
+
+  HeadShape heads_;
+  Backend& backend_;
+  Communicator& ring_;
+};
+
+}  // namespace
+
+std::unique_ptr<SequenceAttention> make_gather_attention(const HeadShape& heads, Backend& backend, Communicator& ring) {
+  return std::make_unique<GatherAttention>(heads, backend, ring);
+}
+
+}  // namespace ithaca

@@ -1,0 +1,52 @@
+// Attention of this rank's queries to keys that are here: the piece that every schedule is made of.
+//
+// Backend operations map query head h to key head h / (query heads / key heads). A ulysses rank may hold parts of key
+// groups, where no such ratio exists, so heads are cut into runs that have one. Thread-safety: the rank's own thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention/head_deal.h"
+#include "attention/schedule.h"
+#include "backend/backend.h"
+
+namespace ithaca {
+
+// Neighbouring heads with one ratio of query heads to key heads, counted from the first head of the tensors.
+struct HeadRun {
+  HeadRange query;
+  HeadRange key;
+  bool operator==(const HeadRun&) const = default;
+};
+
+// Query heads `query` of the whole model, with the key heads that they use, as the fewest runs.
+std::vector<HeadRun> head_runs(const HeadShape& shape, const HeadRange& query);
+
+// The running softmax of a set of queries over all keys that are added.
+class RunningAttention {
+ public:
+  // Of `query_tokens` tokens and the model's query heads `query_heads`.
+  RunningAttention(Backend& backend, const HeadShape& shape, const HeadRange& query_heads, int64_t query_tokens);
+
+  // Enqueues on the compute stream; does nothing for no tasks. query: [query tokens, query heads, key size]; key,
+  // value: [key tokens, key heads of the query heads, size].
+  void add(const Tensor& query, const Tensor& key, const Tensor& value, std::span<const AttentionTask> tasks);
+  // output: [query tokens, query heads, value size]; log_sum_exp: [query tokens, query heads].
+  void finish(const Tensor& output, const Tensor& log_sum_exp);
+
+ private:
+  Backend& backend_;
+  float scale_;
+  std::vector<HeadRun> runs_;
+  std::vector<std::unique_ptr<AttentionState>> states_;
+};
+
+// Enqueues, on the compute stream, the gradients of `arguments.tasks` (nothing for no tasks). The tensors hold the
+// model's query heads `query_heads` and their key heads; `arguments.scale` is taken from the shape.
+void add_attention_gradients(Backend& backend, const HeadShape& shape, const HeadRange& query_heads,
+                             const AttentionBackward& arguments);
+
+}  // namespace ithaca

@@ -1,0 +1,234 @@
+#include <utility>
+
+#include "attention/local_attention.h"
+#include "attention/sequence_attention.h"
+
+namespace ithaca {
+namespace {
+
+// Keys and values, or their gradients, of one shard.
+struct KeyValueViews {
+  Tensor key;
+  Tensor value;
+};
+struct KeyValueBuffers {
+  Buffer key;
+  Buffer value;
+
+  bool is_empty() const { return key.is_empty(); }
+  KeyValueViews views() const { return {key.tensor(), value.tensor()}; }
+  void release_on(Stream& stream) {
+    for (Buffer* buffer : {&key, &value}) {
+      buffer->last_used_on(stream);
+      buffer->release();
+    }
+  }
+};
+
+// What the two travelling things have in common: this rank's place in the ring and the shapes of shards.
+class RingTravel {
+ public:
+  RingTravel(Backend& backend, Communicator& ring, const SequencePlan& plan, KeyValueViews own)
+      : backend_(backend), ring_(ring), plan_(plan), own_(std::move(own)) {}
+
+ protected:
+  KeyValueBuffers allocate(std::string_view key_name, std::string_view value_name, DType dtype, int owner,
+                           Stream& stream) {
+    const int64_t tokens = plan_.tokens[static_cast<size_t>(owner)];
+    Arena& arena = backend_.arena(Tier::device);
+    const auto one = [&](std::string_view name, const Tensor& like) {
+      return arena.allocate(name, MemoryClass::communication, dtype, {tokens, like.extent(1), like.extent(2)}, stream);
+    };
+    return {one(key_name, own_.key), one(value_name, own_.value)};
+  }
+  // `send` (if any) goes to rank `to`, `receive` (if any) comes from rank `from`.
+  void exchange(const KeyValueViews* send, int to, const KeyValueBuffers* receive, int from) {
+    if (send == nullptr && receive == nullptr) return;
+    const KeyValueViews none;
+    const KeyValueViews arriving = receive == nullptr ? none : receive->views();
+    const KeyValueViews& leaving = send == nullptr ? none : *send;
+    ring_.send_receive(communication(), leaving.key, to, arriving.key, from);
+    ring_.send_receive(communication(), leaving.value, to, arriving.value, from);
+  }
+  Stream& compute() { return backend_.compute_stream(); }
+  Stream& communication() { return backend_.communication_stream(); }
+  int rank() const { return plan_.ring_rank; }
+  int rank_ahead(int hops) const { return (plan_.ring_rank + hops) % plan_.ring_size; }
+
+  Backend& backend_;
+  Communicator& ring_;
+  const SequencePlan& plan_;
+  KeyValueViews own_;
+};
+
+// Keys and values on their way around the ring. Hop by hop: send_ahead, use, advance.
+class TravellingKeys : RingTravel {
+ public:
+  TravellingKeys(Backend& backend, Communicator& ring, const SequencePlan& plan, const ShardedQkv& qkv)
+      : RingTravel(backend, ring, plan, {qkv.key, qkv.value}), present_(own_) {}
+
+  // Enqueues the exchanges that bring the shards of hop `hop` + 1, while those of `hop` are at hand.
+  void send_ahead(int hop) {
+    const int held = plan_.owner_at(hop);
+    const int coming = plan_.owner_at(hop + 1);
+    const bool passes_on = plan_.is_needed(held, hop) && plan_.is_needed(held, hop + 1);
+    const bool sends_own = !plan_.is_needed(rank(), hop) && plan_.is_needed(rank(), hop + 1);
+    const bool arrives = plan_.is_needed(coming, hop + 1);
+    const bool is_from_neighbour = plan_.is_needed(coming, hop);
+    if (arrives) next_ = allocate("ring keys", "ring values", own_.key.dtype, coming, communication());
+    exchange(passes_on ? &present_ : nullptr, rank_ahead(1), arrives && is_from_neighbour ? &next_ : nullptr,
+             rank_ahead(plan_.ring_size - 1));
+    exchange(sends_own ? &own_ : nullptr, rank_ahead(hop + 1), arrives && !is_from_neighbour ? &next_ : nullptr,
+             coming);
+    if (arrives) next_arrived_ = backend_.record(communication());
+  }
+
+  // The keys and values of the present hop, for use on the compute stream.
+  const KeyValueViews& use() {
+    if (!arrived_.is_empty()) backend_.wait(compute(), std::exchange(arrived_, Event()));
+    return present_;
+  }
+
+  // The compute work of the present hop has been enqueued.
+  void advance() {
+    if (!here_.is_empty()) {
+      // Read by both streams: the communication stream frees it when compute is done with it too.
+      backend_.wait(communication(), backend_.record(compute()));
+      here_.release_on(communication());
+    }
+    here_ = std::move(next_);
+    present_ = here_.views();
+    arrived_ = std::exchange(next_arrived_, Event());
+  }
+
+ private:
+  KeyValueViews present_;
+  KeyValueBuffers here_;  // behind `present_`, from the first hop on
+  Event arrived_;
+  KeyValueBuffers next_;
+  Event next_arrived_;
+};
+
+// dK and dV on their way home, one hop behind the keys. Hop by hop: transfer what the previous hop finished, start,
+// compute, collect.
+class TravellingGradients : RingTravel {
+ public:
+  TravellingGradients(Backend& backend, Communicator& ring, const SequencePlan& plan,
+                      const ShardedQkvGradient& gradient)
+      : RingTravel(backend, ring, plan, {gradient.dkey, gradient.dvalue}) {}
+
+  // Zeroed tensors for the contributions of `hop`; at hop 0 the own gradients as they are.
+  KeyValueViews start(int hop) {
+    if (hop == 0) return own_;
+    here_ = allocate("ring dK here", "ring dV here", DType::float32, plan_.owner_at(hop), compute());
+    backend_.fill(compute(), {.to = here_.key.tensor()});
+    backend_.fill(compute(), {.to = here_.value.tensor()});
+    return here_.views();
+  }
+
+  // Enqueues the exchanges of what this and other ranks have after `hop` > 0: on to a neighbour that adds to it, or
+  // home.
+  void transfer(int hop) {
+    const int held = plan_.owner_at(hop);
+    const int coming = plan_.owner_at(hop + 1);
+    const bool is_mine = plan_.is_needed(held, hop);
+    const bool goes_on = is_mine && plan_.is_needed(held, hop + 1);
+    const bool arrives = plan_.is_needed(coming, hop) && plan_.is_needed(coming, hop + 1);
+    const bool comes_home = plan_.is_needed(rank(), hop) && !plan_.is_needed(rank(), hop + 1);
+    if (is_mine) backend_.wait(communication(), backend_.record(compute()));
+    if (arrives) arriving_ = allocate("ring dK arriving", "ring dV arriving", DType::float32, coming, communication());
+    if (comes_home) home_ = allocate("ring dK home", "ring dV home", DType::float32, rank(), communication());
+    const KeyValueViews here = here_.views();
+    exchange(goes_on ? &here : nullptr, rank_ahead(1), arrives ? &arriving_ : nullptr, rank_ahead(plan_.ring_size - 1));
+    exchange(is_mine && !goes_on ? &here : nullptr, held, comes_home ? &home_ : nullptr, rank_ahead(hop));
+    if (arrives || comes_home) arrived_ = backend_.record(communication());
+    if (is_mine) here_.release_on(communication());
+  }
+
+  // Adds what has arrived, after the compute work that hid it has been enqueued.
+  void collect() {
+    if (arriving_.is_empty() && home_.is_empty()) return;
+    backend_.wait(compute(), std::exchange(arrived_, Event()));
+    if (!arriving_.is_empty()) add(arriving_, here_.views());
+    if (!home_.is_empty()) add(home_, own_);
+  }
+
+ private:
+  void add(KeyValueBuffers& from, const KeyValueViews& to) {
+    backend_.add(compute(), {.from = from.key.tensor(), .to = to.key});
+    backend_.add(compute(), {.from = from.value.tensor(), .to = to.value});
+    from.release_on(compute());
+  }
+
+  KeyValueBuffers here_;
+  KeyValueBuffers arriving_;
+  KeyValueBuffers home_;
+  Event arrived_;
+};
+
+class RingAttention : public SequenceAttention {
+ public:
+  RingAttention(const HeadShape& heads, Backend& backend, Communicator& ring)
+      : heads_(heads), backend_(backend), ring_(ring) {}
+
+  void forward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
+               const Tensor& log_sum_exp) override {
+    RunningAttention running(backend_, heads_, query_heads, qkv.query.extent(0));
+    TravellingKeys keys(backend_, ring_, plan, qkv);
+    for (int hop = 0; hop < plan.ring_size; ++hop) {
+      keys.send_ahead(hop);
+      const auto& tasks = plan.tasks[static_cast<size_t>(plan.owner_at(hop))];
+      if (!tasks.empty()) {
+        const KeyValueViews& here = keys.use();
+        running.add(qkv.query, here.key, here.value, tasks);
+      }
+      keys.advance();
+    }
+    running.finish(output, log_sum_exp);
+  }
+
+  void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
+                const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient) override {
+    TravellingKeys keys(backend_, ring_, plan, qkv);
+    TravellingGradients gradients(backend_, ring_, plan, gradient);
+    for (int hop = 0; hop < plan.ring_size; ++hop) {
+      keys.send_ahead(hop);
+      if (hop > 1) gradients.transfer(hop - 1);
+      const auto& tasks = plan.tasks[static_cast<size_t>(plan.owner_at(hop))];
+      if (!tasks.empty()) {
+        const KeyValueViews& here = keys.use();
+        const KeyValueViews contributions = gradients.start(hop);
+        add_attention_gradients(backend_, heads_, query_heads,
+                                {.query = qkv.query,
+                                 .key = here.key,
+                                 .value = here.value,
+                                 .output = output,
+                                 .log_sum_exp = log_sum_exp,
+                                 .doutput = doutput,
+                                 .tasks = tasks,
+                                 .dquery = gradient.dquery,
+                                 .dkey = contributions.key,
+                                 .dvalue = contributions.value});
+      }
+      gradients.collect();
+      keys.advance();
+    }
+    if (plan.ring_size > 1) {
+      gradients.transfer(plan.ring_size - 1);
+      gradients.collect();
+    }
+  }
+
+ private:
+  HeadShape heads_;
+  Backend& backend_;
+  Communicator& ring_;
+};
+
+}  // namespace
+
+std::unique_ptr<SequenceAttention> make_ring_attention(const HeadShape& heads, Backend& backend, Communicator& ring) {
+  return std::make_unique<RingAttention>(heads, backend, ring);
+}
+
+}  // namespace ithaca
