@@ -1,0 +1,85 @@
+# What people run. On a fresh Debian 12 with git and make every target installs what it needs (as root or through sudo).
+#
+#   make quickstart   build the program and train a small model on a book, split over 4 ranks
+#   make test         build everything and run all tests
+#   make release      build build/release/bin/ithaca only
+#   make bench        build and run the benchmarks
+#   make docs         write docs/config.md from the option table
+#   make format       clang-format all sources;  make check-format  only says what differs
+#   make tidy         clang-tidy all sources
+#   make deps         install the packages that building and testing need
+#   make clean        remove build/ (and nothing else)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+JOBS ?= $(shell nproc)
+BUILD := build/release
+PROGRAM := $(BUILD)/bin/ithaca
+QUICKSTART_TEXT := build/quickstart/jargon.txt.gz
+# C++ sources that the formatter and the linter look at.
+SOURCES = $(shell git ls-files '*.cpp' '*.h' 2>/dev/null || find src bench -name '*.cpp' -o -name '*.h')
+CLANG_FORMAT ?= clang-format-14
+CLANG_TIDY ?= clang-tidy-14
+
+.PHONY: help
+help:
+	@sed -n 's/^#  *make /  make /p' Makefile
+
+.PHONY: deps deps-build deps-test deps-bench deps-checks
+deps: deps-test
+deps-build:
+	@scripts/install_dependencies.sh build
+deps-test:
+	@scripts/install_dependencies.sh build test
+deps-bench:
+	@scripts/install_dependencies.sh build bench
+deps-checks:
+	@scripts/install_dependencies.sh build test checks
+
+# The program without the tests; -DITHACA_BUILD_TESTS stays as it was in a folder that has them.
+.PHONY: release
+release: deps-build
+	@if [ ! -f $(BUILD)/build.ninja ]; then cmake --preset release -DITHACA_BUILD_TESTS=OFF; fi
+	@cmake --build $(BUILD) --target ithaca -j $(JOBS)
+
+.PHONY: quickstart
+quickstart: release
+	@scripts/fetch_quickstart_text.sh $(QUICKSTART_TEXT)
+	$(PROGRAM) train examples/quickstart/quickstart.yaml --overwrite
+	$(PROGRAM) inspect runs/quickstart
+	$(PROGRAM) inspect runs/quickstart/export
+
+.PHONY: test
+test: deps-test
+	@cmake --preset release -DITHACA_BUILD_TESTS=ON
+	@cmake --build $(BUILD) -j $(JOBS)
+	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS)
+
+.PHONY: bench
+bench: deps-bench
+	@cmake --preset release -B build/bench -DITHACA_BUILD_TESTS=OFF -DITHACA_BUILD_BENCHMARKS=ON
+	@cmake --build build/bench -j $(JOBS)
+	@for program in build/bench/bin/*_bench; do echo "== $$program"; "$$program"; done
+
+.PHONY: docs
+docs: release
+	$(PROGRAM) options --markdown > docs/config.md.partial
+	mv docs/config.md.partial docs/config.md
+
+.PHONY: format check-format
+format: deps-checks
+	$(CLANG_FORMAT) -i $(SOURCES)
+check-format: deps-checks
+	$(CLANG_FORMAT) --dry-run --Werror $(SOURCES)
+
+# clang-tidy reads the compile commands of a clang build; headers are checked through the sources that include them.
+.PHONY: tidy
+tidy: deps-checks
+	@cmake --preset clang -DITHACA_BUILD_TESTS=ON >/dev/null
+	@git ls-files 'src/*.cpp' 'bench/*.cpp' | xargs -P $(JOBS) -n 4 $(CLANG_TIDY) --quiet -p build/clang
+
+.PHONY: clean
+clean:
+	rm -rf build
