@@ -298,14 +298,19 @@ void check(const CrossEntropy& arguments, DType compute) {
   is.finite("gradient_scale", arguments.gradient_scale);
 }
 
+namespace {
+
+bool is_floating(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::bfloat16 || dtype == DType::float16;
+}
+
+}  // namespace
+
 void check(const Copy& arguments) {
   const Checker is("copy");
   if (!(arguments.from.extents == arguments.to.extents)) {
     is.fail(fmt::format("from is {}, but to is {}", arguments.from.describe(), arguments.to.describe()));
   }
-  const auto is_floating = [](DType dtype) {
-    return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::bfloat16 || dtype == DType::float16;
-  };
   if (is_floating(arguments.from.dtype) && !is_floating(arguments.to.dtype)) {
     is.fail(fmt::format("{} cannot be converted to {}", arguments.from.describe(), arguments.to.describe()));
   }
@@ -323,6 +328,12 @@ void check(const Add& arguments, DType compute) {
 void check(const Fill& arguments) {
   const Checker is("fill");
   is.that(!arguments.to.is_absent(), "to is missing");
+  if (is_floating(arguments.to.dtype)) return;
+  // Larger integers are not exact in a double anyway.
+  const bool fits = std::abs(arguments.value) <= 0x1p53 && std::trunc(arguments.value) == arguments.value &&
+                    (arguments.to.dtype != DType::int32 || std::abs(arguments.value) < 0x1p31) &&
+                    (arguments.to.dtype != DType::uint8 || (arguments.value >= 0.0 && arguments.value < 256.0));
+  if (!fits) is.fail(fmt::format("the value {} does not fit into {}", arguments.value, arguments.to.describe()));
 }
 
 void check(const ColumnSum& arguments, DType compute) {

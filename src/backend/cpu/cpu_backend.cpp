@@ -104,6 +104,7 @@ class CpuBackend final : public Backend {
   // ---- operations ----
   void gemm(Stream& stream, const Gemm& arguments) override {
     check(arguments, DType::float32);
+    cpu::check_blas_sizes(arguments);
     run(stream, [arguments] { cpu::gemm(arguments); });
   }
 

@@ -17,18 +17,10 @@
 namespace ithaca::cpu {
 namespace {
 
-blasint blas_int(int64_t value, const char* what) {
-  if (value > std::numeric_limits<blasint>::max()) {
-    throw ContractError(
-        fmt::format("gemm: {} is {}, but BLAS counts to {}", what, value, std::numeric_limits<blasint>::max()));
-  }
-  return static_cast<blasint>(value);
-}
-
 // The distance between rows as BLAS wants it: at least the width, whatever the stride of a single row says.
-blasint leading_dimension(const Tensor& matrix, const char* what) {
+int64_t row_stride(const Tensor& matrix) {
   const int64_t width = std::max<int64_t>(1, matrix.extent(1));
-  return blas_int(matrix.extent(0) > 1 ? std::max(width, matrix.stride(0)) : width, what);
+  return matrix.extent(0) > 1 ? std::max(width, matrix.stride(0)) : width;
 }
 
 // c = beta * c + bias, row by row.
@@ -59,15 +51,28 @@ void scale(const Tensor& c, float beta) {
 
 }  // namespace
 
+void check_blas_sizes(const Gemm& arguments) {
+  const auto fits = [](int64_t value, const char* what) {
+    constexpr int64_t largest = std::numeric_limits<blasint>::max();
+    if (value <= largest) return;
+    throw ContractError(fmt::format("gemm: {} is {}, but BLAS counts to {}", what, value, largest));
+  };
+  fits(arguments.c.extent(0), "the number of rows of c");
+  fits(arguments.c.extent(1), "the number of columns of c");
+  fits(arguments.a.extent(arguments.transpose_a ? 0 : 1), "the inner extent");
+  fits(row_stride(arguments.a), "the row stride of a");
+  fits(row_stride(arguments.b), "the row stride of b");
+  fits(row_stride(arguments.c), "the row stride of c");
+}
+
 void gemm(const Gemm& arguments) {
   const Tensor& c = arguments.c;
-  const int64_t inner = arguments.a.extent(arguments.transpose_a ? 0 : 1);
-  const blasint m = blas_int(c.extent(0), "the number of rows of c");
-  const blasint n = blas_int(c.extent(1), "the number of columns of c");
-  const blasint k = blas_int(inner, "the inner extent");
-  const blasint lda = leading_dimension(arguments.a, "the row stride of a");
-  const blasint ldb = leading_dimension(arguments.b, "the row stride of b");
-  const blasint ldc = leading_dimension(c, "the row stride of c");
+  const auto m = static_cast<blasint>(c.extent(0));
+  const auto n = static_cast<blasint>(c.extent(1));
+  const auto k = static_cast<blasint>(arguments.a.extent(arguments.transpose_a ? 0 : 1));
+  const auto lda = static_cast<blasint>(row_stride(arguments.a));
+  const auto ldb = static_cast<blasint>(row_stride(arguments.b));
+  const auto ldc = static_cast<blasint>(row_stride(c));
   if (m == 0 || n == 0) return;
   float beta = arguments.beta;
   if (!arguments.bias.is_absent()) {
@@ -100,15 +105,19 @@ double relative_error(const Shape& shape, bool transpose_a, bool transpose_b, co
                       const std::vector<float>& b, const std::vector<float>& c) {
   double difference = 0.0;
   double magnitude = 0.0;
-  // Plain row-by-row accumulation, in double where it is cheap: one row of the product at a time.
   std::vector<float> row(static_cast<size_t>(shape.n));
+  std::vector<float> b_rows = b;  // [k, n], so that the inner loop below walks along rows
+  for (int64_t p = 0; transpose_b && p < shape.k; ++p) {
+    for (int64_t j = 0; j < shape.n; ++j) {
+      b_rows[static_cast<size_t>(p * shape.n + j)] = b[static_cast<size_t>(j * shape.k + p)];
+    }
+  }
   for (int64_t i = 0; i < shape.m; ++i) {
     std::fill(row.begin(), row.end(), 0.0f);
     for (int64_t p = 0; p < shape.k; ++p) {
       const float factor = a[static_cast<size_t>(transpose_a ? p * shape.m + i : i * shape.k + p)];
-      const int64_t step = transpose_b ? shape.k : 1;
-      const float* const values = b.data() + (transpose_b ? p : p * shape.n);
-      for (int64_t j = 0; j < shape.n; ++j) row[static_cast<size_t>(j)] += factor * values[j * step];
+      const float* const values = b_rows.data() + p * shape.n;
+      for (int64_t j = 0; j < shape.n; ++j) row[static_cast<size_t>(j)] += factor * values[j];
     }
     for (int64_t j = 0; j < shape.n; ++j) {
       const auto expected = static_cast<double>(row[static_cast<size_t>(j)]);

@@ -6,8 +6,11 @@
 
 namespace ithaca::cpu {
 
-// Checked arguments (backend/check.h), float32. Throws ContractError when an extent or a row stride does not fit into
-// BLAS's 32-bit integers; products with more elements than that are fine.
+// Throws ContractError when an extent or a row stride does not fit into BLAS's 32-bit integers; products with more
+// elements than that are fine.
+void check_blas_sizes(const Gemm& arguments);
+
+// Checked arguments (backend/check.h and check_blas_sizes), float32.
 void gemm(const Gemm& arguments);
 
 // Sets BLAS to one thread per caller, and compares products of small and blocked sizes in all transpositions with plain

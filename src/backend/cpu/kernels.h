@@ -4,17 +4,18 @@
 // functions; any number of threads at the same time.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "backend/operations.h"
 
 namespace ithaca::cpu {
 
-// Sums over tokens that end in weight gradients are made in pieces of rows, so that their error does not grow with the
-// number of tokens: float32 within a piece, float64 over the pieces. `partial` is the caller's memory for both.
+// Memory that the caller lends to sums over tokens that end in weight gradients (backend/cpu/weight_sum.h): one element
+// per column each, or nothing where no weight gradient is wanted.
 struct WeightSumSpace {
-  std::span<float> piece;   // one element per column
-  std::span<double> total;  // one element per column
+  std::span<float> piece;
+  std::span<double> total;
 };
 
 void rms_norm_forward(const RmsNormForward& arguments);
@@ -27,6 +28,8 @@ void swiglu_backward(const SwigluBackward& arguments);
 void embedding_forward(const EmbeddingForward& arguments);
 void embedding_backward(const EmbeddingBackward& arguments);
 void cross_entropy(const CrossEntropy& arguments);
+// to[i] += scale * from[i].
+void add_row(const float* from, float scale, int64_t size, float* to);
 void copy(const Copy& arguments);
 void add(const Add& arguments);
 void fill(const Fill& arguments);
