@@ -2,8 +2,10 @@
 // runs. Thread-safety: pure functions.
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "checkpoint/hugging_face.h"
 #include "data/dataset.h"
 #include "data/step_loader.h"
 #include "model/description.h"
@@ -21,6 +23,14 @@ struct RunDecisions {
   int64_t steps = 0;
   std::string schedule_reason;
 };
+
+// Opens data.train (or data.eval) of the recipe for the model.
+std::unique_ptr<Dataset> open_training_data(const Recipe& recipe, const ModelDescription& model);
+std::unique_ptr<Dataset> open_evaluation_data(const Recipe& recipe,
+                                              const ModelDescription& model);  // null when there is none
+
+// Throws InputError unless the directory holds exactly the weights that its config.json asks for.
+void require_weights(const ModelDirectory& directory);
 
 // Throws ConfigurationError, naming the option and what would work.
 RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset);

@@ -36,17 +36,6 @@ struct SharedRun {
   const std::atomic<bool>& stop;
 };
 
-DatasetOptions dataset_options(const Recipe& recipe, const std::vector<std::string>& files,
-                               const ModelDescription& model) {
-  DatasetOptions options;
-  options.files = files;
-  options.format = recipe.data.format;
-  options.tokenizer = recipe.data.tokenizer;
-  options.max_length = recipe.data.max_length;
-  options.vocabulary = model.vocabulary;
-  return options;
-}
-
 // One rank's life: build, initialise, train, evaluate, export. Rank 0 also talks to the observer and keeps the metrics.
 class RankRun {
  public:
@@ -134,7 +123,7 @@ class RankRun {
       observer_.on_warning(fmt::format("step {} was skipped: {}", metrics.step, cause));
     }
     metrics.skipped_steps = skipped_steps_;
-    const int64_t sent = total_bytes_sent();
+    const int64_t sent = rank_.mesh().total_bytes_sent();
     metrics.bytes_sent = sent - bytes_sent_;
     bytes_sent_ = sent;
     if (metrics.step == 1) result_.first_loss = metrics.loss;
@@ -142,16 +131,6 @@ class RankRun {
     result_.tokens += metrics.tokens;
     metrics_->write(step_json(metrics));
     observer_.on_step(metrics);
-  }
-
-  int64_t total_bytes_sent() {
-    Mesh& mesh = rank_.mesh();
-    int64_t total = 0;
-    for (Communicator* group :
-         {&mesh.world(), &mesh.ring(), &mesh.ulysses(), &mesh.cp(), &mesh.dp(), &mesh.gradient(), &mesh.tp()}) {
-      total += group->traffic().total_bytes_sent();
-    }
-    return total;
   }
 
   void evaluate(int64_t step) {
@@ -216,13 +195,9 @@ class RankRun {
 RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::atomic<bool>& stop) {
   const ModelDirectory directory(recipe.model.path);
   const ModelDescription& model = directory.description();
-  if (recipe.model.init != "random") {
-    if (!directory.has_weights()) throw InputError(directory.missing_weights_reason());
-    directory.check(parameter_specs(model));
-  }
-  const std::unique_ptr<Dataset> train = open_dataset(dataset_options(recipe, recipe.data.train, model));
-  std::unique_ptr<Dataset> eval;
-  if (!recipe.data.eval.empty()) eval = open_dataset(dataset_options(recipe, recipe.data.eval, model));
+  if (recipe.model.init != "random") require_weights(directory);
+  const std::unique_ptr<Dataset> train = open_training_data(recipe, model);
+  const std::unique_ptr<Dataset> eval = open_evaluation_data(recipe, model);
   const RunDecisions decisions = decide_run(recipe, model, *train);
 
   RunResult result;

@@ -1,0 +1,163 @@
+#include "train/plan_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/auto_schedule.h"
+#include "backend/cpu/address_space.h"
+#include "base/text.h"
+#include "model/parameters.h"
+
+namespace ithaca {
+
+namespace {
+
+template <typename Choice, typename Name>
+Choice parse_choice(const char* option, const std::string& text, std::initializer_list<Choice> choices, Name name) {
+  std::string known;
+  for (const Choice choice : choices) {
+    if (name(choice) == text) return choice;
+    known += (known.empty() ? "" : ", ") + std::string(name(choice));
+  }
+  throw ConfigurationError(fmt::format("{}: '{}' is not one of {}", option, text, known));
+}
+
+std::unique_ptr<Dataset> open_files(const Recipe& recipe, const std::vector<std::string>& files,
+                                    const ModelDescription& model) {
+  DatasetOptions options;
+  options.files = files;
+  options.format = recipe.data.format;
+  options.tokenizer = recipe.data.tokenizer;
+  options.max_length = recipe.data.max_length;
+  options.vocabulary = model.vocabulary;
+  return open_dataset(options);
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_training_data(const Recipe& recipe, const ModelDescription& model) {
+  return open_files(recipe, recipe.data.train, model);
+}
+
+std::unique_ptr<Dataset> open_evaluation_data(const Recipe& recipe, const ModelDescription& model) {
+  if (recipe.data.eval.empty()) return nullptr;
+  return open_files(recipe, recipe.data.eval, model);
+}
+
+void require_weights(const ModelDirectory& directory) {
+  if (!directory.has_weights()) throw InputError(directory.missing_weights_reason());
+  directory.check(parameter_specs(directory.description()));
+}
+
+ModelOptions decide_model_options(const Recipe& recipe) {
+  ModelOptions options;
+  options.recompute =
+      parse_choice("memory.recompute", recipe.memory.recompute,
+                   {RecomputePolicy::none, RecomputePolicy::attention, RecomputePolicy::full}, recompute_policy_name);
+  options.mlp_tile = recipe.memory.mlp_tile;
+  options.loss_tile = recipe.memory.loss_tile;
+  return options;
+}
+
+RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset) {
+  RunDecisions decisions;
+
+  ScheduleRequest request;
+  request.cp_size = static_cast<int>(recipe.parallel.sp_size);
+  request.ulysses_size = static_cast<int>(recipe.parallel.ulysses_size);
+  request.ring_size = static_cast<int>(recipe.parallel.ring_size);
+  if (recipe.parallel.schedule != "auto") {
+    request.kind = parse_choice(
+        "parallel.schedule", recipe.parallel.schedule,
+        {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}, schedule_name);
+  }
+  if (recipe.parallel.layout != "auto") {
+    request.layout = parse_choice("parallel.layout", recipe.parallel.layout,
+                                  {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
+  }
+  request.heads = {model.query_heads, model.key_heads, model.head_size, model.head_size, attention_scale(model)};
+  request.tokens = dataset.summary().longest_sequence * recipe.train.micro_batch_size;
+  const ScheduleChoice choice = choose_schedule(request);
+  decisions.schedule_reason = choice.reason;
+
+  TrainingRankOptions& rank = decisions.rank;
+  rank.mesh.ring = choice.ring_size;
+  rank.mesh.ulysses = choice.ulysses_size;
+  rank.mesh.dp_replicate = static_cast<int>(recipe.parallel.dp_replicate_size);
+  rank.schedule = choice.kind;
+  rank.layout = choice.layout;
+  rank.model = decide_model_options(recipe);
+  rank.optimizer.beta1 = recipe.optim.adam_beta1;
+  rank.optimizer.beta2 = recipe.optim.adam_beta2;
+  rank.optimizer.epsilon = recipe.optim.adam_epsilon;
+  rank.optimizer.weight_decay = recipe.optim.weight_decay;
+  rank.optimizer.decay_all = recipe.optim.weight_decay_on == "all";
+  rank.optimizer.max_grad_norm = recipe.optim.max_grad_norm;
+  rank.memory_limit_bytes = recipe.memory.limit_gib > 0.0
+                                ? static_cast<int64_t>(std::ldexp(recipe.memory.limit_gib, 30))
+                                : physical_memory_bytes() / rank.mesh.ranks();
+
+  decisions.loader.micro_batch_size = recipe.train.micro_batch_size;
+  decisions.loader.accumulation = recipe.train.gradient_accumulation_steps;
+  decisions.loader.dp_size = rank.mesh.dp();
+  decisions.loader.seed = recipe.train.seed;
+  decisions.loader.shuffle = recipe.data.shuffle;
+
+  const StepLoader loader(dataset, decisions.loader);
+  decisions.steps = recipe.train.max_steps > 0
+                        ? recipe.train.max_steps
+                        : static_cast<int64_t>(
+                              std::ceil(recipe.train.num_train_epochs * static_cast<double>(loader.steps_per_epoch())));
+  if (decisions.steps < 1) {
+    throw ConfigurationError(
+        "train.num_train_epochs: the run would have no step; give more epochs, or train.max_steps");
+  }
+
+  decisions.rate.shape = parse_rate_shape(recipe.optim.lr_scheduler_type);
+  decisions.rate.peak = recipe.optim.learning_rate;
+  decisions.rate.min_ratio = recipe.optim.min_lr_ratio;
+  decisions.rate.warmup_steps = recipe.optim.warmup_steps;
+  decisions.rate.total_steps = decisions.steps;
+  decisions.rate.decay_ratio = recipe.optim.decay_ratio;
+  return decisions;
+}
+
+RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const RunDecisions& decisions,
+                     const Dataset& train, const Dataset* eval) {
+  RunPlan plan;
+  plan.model = model;
+  plan.parameters = model.parameter_count();
+  plan.mesh = decisions.rank.mesh;
+  plan.schedule = decisions.rank.schedule;
+  plan.layout = decisions.rank.layout;
+  plan.schedule_reason = decisions.schedule_reason;
+  plan.train_sequences = train.summary().sequences;
+  plan.train_tokens = train.summary().tokens;
+  plan.longest_sequence = train.summary().longest_sequence;
+  plan.eval_sequences = eval != nullptr ? eval->summary().sequences : 0;
+  plan.steps = decisions.steps;
+  plan.sequences_per_step = StepLoader(train, decisions.loader).sequences_per_step();
+  const std::vector<ParameterSpec> specs = parameter_specs(model);
+  const ReplicatedBytes bytes = replicated_parameter_bytes(specs, DType::float32);
+  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::weights)] = bytes.weights;
+  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::gradients)] = bytes.gradients;
+  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)] = adamw_bytes(specs);
+  plan.output_dir = recipe.train.output_dir;
+  if (plan.longest_sequence > model.max_positions && model.rope.kind == RopeKind::standard) {
+    plan.notes.push_back(fmt::format(
+        "sequences of {} tokens are longer than the model's max_position_embeddings of {}; its RoPE is not scaled, so "
+        "it has "
+        "never seen such positions (config.json: rope_parameters with yarn or llama3 scaling would extend them)",
+        format_count(plan.longest_sequence), format_count(model.max_positions)));
+  }
+  if (decisions.rate.warmup_steps >= plan.steps) {
+    plan.notes.push_back(
+        fmt::format("optim.warmup_steps {} is not below the run's {} steps: the full learning rate is never reached",
+                    decisions.rate.warmup_steps, plan.steps));
+  }
+  return plan;
+}
+
+}  // namespace ithaca

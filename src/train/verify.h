@@ -1,0 +1,70 @@
+// verify: the first steps of a recipe on one rank and on other meshes, compared.
+//
+// Every mesh starts from the same weights and sees the same sequences. The first step's loss, gradient norm and
+// gradients must agree with one rank's within `bound`; later steps start from weights whose rounding AdamW has
+// amplified, so their loss and norm may differ by kLaterStepFactor times that. Thread-safety: the observer is called
+// from the calling thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attention/schedule.h"
+#include "comm/mesh.h"
+#include "train/recipe.h"
+
+namespace ithaca {
+
+inline constexpr double kVerifyBound = 5e-6;  // DESIGN.md section 5: float32 on any mesh
+inline constexpr double kLaterStepFactor = 100.0;
+
+// One way to split a sequence.
+struct VerifyMesh {
+  std::string text;  // as it was given
+  ScheduleKind schedule = ScheduleKind::ring;
+  Layout layout = Layout::contiguous;
+  int ring_size = 1;
+  int ulysses_size = 1;
+};
+
+// "1,ulysses:4,ring:4:zigzag,all_gather:3,hybrid:2x4": comma-separated; `1` is one rank, `hybrid:UxR` is ulysses U x
+// ring R, the layout (contiguous, zigzag, striped) may follow. Throws ConfigurationError naming the part that cannot be
+// read.
+std::vector<VerifyMesh> parse_verify_meshes(std::string_view text);
+// Meshes that suit a model: one rank, and each schedule over 2 to 4 ranks as far as its heads allow.
+std::vector<VerifyMesh> default_verify_meshes(int64_t query_heads);
+
+struct VerifyRow {
+  VerifyMesh mesh;
+  std::vector<double> losses;      // by step
+  std::vector<double> grad_norms;  // by step
+  double loss_difference = 0.0;    // relative, first step
+  double grad_norm_difference = 0.0;
+  // Largest over parameter tensors of ||a - b|| / max(||b||, 1e-4 x the global gradient norm): tensors whose gradient
+  // is all rounding do not decide.
+  double gradient_difference = 0.0;
+  std::string gradient_name;      // of that tensor
+  double later_difference = 0.0;  // largest of loss and norm after the first step
+  int64_t bytes_sent = 0;         // by the rank that sends most, all steps
+  int64_t peak_memory_bytes = 0;  // of the rank that uses most
+  double seconds = 0.0;           // all steps
+  bool agrees = false;
+};
+
+struct VerifyOptions {
+  std::vector<VerifyMesh> meshes;  // the one-rank reference always runs first, listed or not
+  int64_t steps = 2;
+  double bound = kVerifyBound;
+};
+
+// Calls `on_row` as each mesh ends (the reference first) and returns all rows. `stop` ends it between meshes. Throws
+// what run_training throws.
+std::vector<VerifyRow> verify_recipe(const Recipe& recipe, const VerifyOptions& options,
+                                     const std::function<void(const VerifyRow&)>& on_row,
+                                     const std::atomic<bool>& stop);
+
+}  // namespace ithaca
