@@ -64,7 +64,7 @@ TEST(Safetensors, NoByteCanCrashTheReader) {
   const TemporaryDirectory directory;
   const std::string whole = small_file();
   for (size_t at = 0; at < whole.size(); ++at) {
-    for (const int change : {1, 8, 0x20, 0x7f, 0xff}) {
+    for (const int change : {1, 0x20, 0xff}) {
       std::string broken = whole;
       broken[at] = static_cast<char>(broken[at] ^ change);
       const std::string path = directory.write("x.safetensors", broken);

@@ -1,0 +1,104 @@
+#include "data/byte_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <vector>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "data/test_files.h"
+
+namespace ithaca {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string gzip(std::string_view plain) {
+  z_stream stream{};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string packed(deflateBound(&stream, plain.size()) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(plain.data()));
+  stream.avail_in = static_cast<uInt>(plain.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  packed.resize(stream.total_out);
+  deflateEnd(&stream);
+  return packed;
+}
+
+std::string read_all(const std::string& path) {
+  ByteReader reader(path);
+  std::string all;
+  for (auto piece = reader.next(); !piece.empty(); piece = reader.next()) all.append(piece.data(), piece.size());
+  EXPECT_TRUE(reader.next().empty());
+  return all;
+}
+
+std::string noise(size_t size) {
+  const RandomStream random(7, "bytes");
+  std::string text(size, '\0');
+  for (size_t i = 0; i < size; ++i) text[i] = static_cast<char>(random.bits(i) % 23 + 'a');
+  return text;
+}
+
+TEST(ByteReader, GzipEqualsPlain) {
+  const TemporaryDirectory directory;
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{2}, size_t{1000}, size_t{262144}, size_t{900001}}) {
+    const std::string text = noise(size);
+    EXPECT_EQ(read_all(directory.write("plain", text)), text) << size;
+    // Whatever the name says.
+    EXPECT_EQ(read_all(directory.write("packed.txt", gzip(text))), text) << size;
+  }
+}
+
+TEST(ByteReader, SeveralMembersAndPadding) {
+  const TemporaryDirectory directory;
+  const std::string packed = gzip("first ") + gzip("") + gzip("second");
+  EXPECT_EQ(read_all(directory.write("x", packed)), "first second");
+  EXPECT_EQ(read_all(directory.write("x", packed + std::string(600000, '\0'))), "first second");
+  EXPECT_THAT(message_of<InputError>([&] { read_all(directory.write("x", packed + "rubbish")); }),
+              HasSubstr("not gzip follows"));
+}
+
+TEST(ByteReader, EveryTruncationOfGzipIsAnError) {
+  const TemporaryDirectory directory;
+  const std::string packed = gzip(noise(300));
+  for (size_t length = 2; length < packed.size(); ++length) {
+    const std::string path = directory.write("x.gz", packed.substr(0, length));
+    EXPECT_THAT(message_of<InputError>([&] { read_all(path); }), AllOf(HasSubstr(path), HasSubstr("cut off")))
+        << length;
+  }
+}
+
+TEST(ByteReader, DamagedGzipIsAnError) {
+  const TemporaryDirectory directory;
+  std::string packed = gzip(noise(3000));
+  packed[packed.size() - 6] = static_cast<char>(packed[packed.size() - 6] ^ 1);  // in the checksum
+  EXPECT_THAT(message_of<InputError>([&] { read_all(directory.write("x", packed)); }), HasSubstr("damaged"));
+}
+
+TEST(ByteReader, FilesThatCannotBeRead) {
+  const TemporaryDirectory directory;
+  EXPECT_THAT(message_of<FileError>([&] { ByteReader reader(directory.file("absent")); }),
+              HasSubstr("absent: cannot open"));
+  EXPECT_THAT(message_of<FileError>([&] { ByteReader reader(directory.path()); }), HasSubstr("is a directory"));
+}
+
+TEST(LineReader, LinesOfEveryKind) {
+  const TemporaryDirectory directory;
+  const std::string long_line(700000, 'x');
+  LineReader reader(directory.write("x", "one\n\ntwo\r\n" + long_line + "\nlast"));
+  std::vector<std::string> lines;
+  std::string_view line;
+  while (reader.next(line)) lines.emplace_back(line);
+  EXPECT_THAT(lines, ElementsAre("one", "", "two", long_line, "last"));
+  EXPECT_EQ(reader.line_number(), 5);
+}
+
+}  // namespace
+}  // namespace ithaca
