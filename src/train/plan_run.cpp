@@ -97,7 +97,7 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
   rank.optimizer.max_grad_norm = recipe.optim.max_grad_norm;
   rank.memory_limit_bytes = recipe.memory.limit_gib > 0.0
                                 ? static_cast<int64_t>(std::ldexp(recipe.memory.limit_gib, 30))
-                                : physical_memory_bytes() / rank.mesh.ranks();
+                                : cpu::physical_memory_bytes() / rank.mesh.ranks();
 
   decisions.loader.micro_batch_size = recipe.train.micro_batch_size;
   decisions.loader.accumulation = recipe.train.gradient_accumulation_steps;
