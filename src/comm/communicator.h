@@ -4,9 +4,10 @@
 // or a stall ends every rank of the group (and of the world it was split from) with CommunicationError naming the first
 // cause. Operations are enqueued on a stream like Backend operations and may return before they have run; failures
 // surface at the next wait, finish or operation. Tensors are views on this rank's backend, of any strides; matching
-// blocks have the same dtype and element count. Blocks may be empty. Sums are made in rank order, so results are the
-// same bits on every rank and in every run. Forms: threads of one process (comm/thread_ranks.h); processes, NCCL and
-// meta later. Thread-safety: the rank's own thread.
+// blocks have the same dtype and element count. Their memory must stay until the operation has run, also when an
+// exception ends the rank: that of an arena does, as its backend stops its streams before it goes. Blocks may be empty.
+// Sums are made in rank order, so results are the same bits on every rank and in every run. Forms: threads of one
+// process (comm/thread_ranks.h); processes, NCCL and meta later. Thread-safety: the rank's own thread.
 #pragma once
 
 #include <array>

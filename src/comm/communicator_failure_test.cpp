@@ -60,13 +60,9 @@ constexpr int kOperations = 7;
 void call_operation(TestRank& self, Communicator& group, int operation, bool on_communication_stream) {
   Stream& stream = self.stream(on_communication_stream);
   const int size = group.size();
-  std::vector<Block<float>> send;
-  std::vector<Block<float>> receive;
-  for (int peer = 0; peer < size; ++peer) {
-    send.emplace_back(16);
-    receive.emplace_back(16);
-  }
-  Block<float> data(16);
+  auto& send = self.keep(std::vector<Block<float>>(static_cast<size_t>(size), Block<float>(16)));
+  auto& receive = self.keep(std::vector<Block<float>>(static_cast<size_t>(size), Block<float>(16)));
+  auto& data = self.keep(Block<float>(16));
   switch (operation) {
     case 0:
       group.all_to_all(stream, tensors_of(send), tensors_of(receive));
@@ -142,7 +138,7 @@ TEST(Failure, KeepsTheTypeOfTheFirstCause) {
 
 TEST(Failure, OfAStreamReachesAllRanks) {
   const Ending ending = ending_of(3, [](TestRank& self) {
-    Block<float> data(8);
+    auto& data = self.keep(Block<float>(8));
     Stream& stream = self.backend.communication_stream();
     if (self.rank == 0) {
       self.backend.enqueue(stream, [] { throw FileError("cannot write spill file"); });
@@ -163,12 +159,8 @@ TEST(Failure, ReachesOthersThoughTheRanksOwnStreamWaits) {
     SCOPED_TRACE(operation);
     const Ending ending = ending_of(4, [&](TestRank& self) {
       // Ranks 0, 1 and 2 wait for rank 3, who never comes; then rank 1 throws.
-      std::vector<Block<float>> send;
-      std::vector<Block<float>> receive;
-      for (int peer = 0; peer < 4; ++peer) {
-        send.emplace_back(4096);
-        receive.emplace_back(4096);
-      }
+      auto& send = self.keep(std::vector<Block<float>>(4, Block<float>(4096)));
+      auto& receive = self.keep(std::vector<Block<float>>(4, Block<float>(4096)));
       Stream& stream = self.backend.communication_stream();
       const auto group = self.world.split(self.rank / 2, self.rank, "pairs");
       if (self.rank != 3) {
@@ -199,9 +191,9 @@ TEST(Failure, ReachesOthersThoughTheRanksOwnStreamWaits) {
 TEST(Failure, CrossesGroups) {
   SeenErrors seen;
   const Ending ending = ending_of(4, [&](TestRank& self) {
-    const auto pair = self.world.split(self.rank / 2, self.rank, "pair");
-    if (self.rank == 3) throw InputError("broken");
     seen.watch(self.rank, [&] {
+      const auto pair = self.world.split(self.rank / 2, self.rank, "pair");
+      if (self.rank == 3) throw InputError("broken");
       // Ranks 0 and 1 do not depend on rank 3 in any way, but the run is over.
       for (int round = 0; round < 1000000; ++round) pair->barrier();
     });
@@ -273,8 +265,8 @@ TEST(Mismatch, OfOperations) {
 TEST(Mismatch, OfSizes) {
   const auto exchange = [](int64_t to_peer, int64_t from_peer) {
     return [=](TestRank& self) {
-      std::vector<Block<float>> send(2);
-      std::vector<Block<float>> receive(2);
+      auto& send = self.keep(std::vector<Block<float>>(2));
+      auto& receive = self.keep(std::vector<Block<float>>(2));
       send[static_cast<size_t>(1 - self.rank)] = Block<float>(to_peer);
       receive[static_cast<size_t>(1 - self.rank)] = Block<float>(from_peer);
       self.world.all_to_all(self.backend.communication_stream(), tensors_of(send), tensors_of(receive));
@@ -290,8 +282,8 @@ TEST(Mismatch, OfSizes) {
 TEST(Mismatch, OfMessages) {
   const auto message = [](int64_t to_peer, int64_t from_peer) {
     return [=](TestRank& self) {
-      Block<double> send(to_peer);
-      Block<double> receive(from_peer);
+      auto& send = self.keep(Block<double>(to_peer));
+      auto& receive = self.keep(Block<double>(from_peer));
       self.world.send_receive(self.backend.communication_stream(), send.tensor(), 1 - self.rank, receive.tensor(),
                               1 - self.rank);
       self.finish();
@@ -346,9 +338,9 @@ TEST(Mismatch, OfOrderBetweenMessagesAndCollectives) {
 TEST(Mismatch, OfAGroupNamesIt) {
   SeenErrors seen;
   const Ending ending = ending_of(4, [&](TestRank& self) {
-    const auto ring = self.world.split(self.rank % 2, self.rank, "ring");
     Block<float> data(self.rank == 3 ? 5 : 4);
     seen.watch(self.rank, [&] {
+      const auto ring = self.world.split(self.rank % 2, self.rank, "ring");
       ring->all_reduce(self.backend.compute_stream(), data.tensor());
       self.world.barrier();
     });
@@ -404,8 +396,8 @@ TEST(Stall, OfRanksThatWaitForEachOther) {
   const Ending ending = ending_of(
       2,
       [&](TestRank& self) {
-        Block<float> data(4);
-        Block<float> other(4);
+        auto& data = self.keep(Block<float>(4));
+        auto& other = self.keep(Block<float>(4));
         Stream& stream = self.backend.communication_stream();
         // Both send before they receive, in separate calls.
         self.world.send_receive(stream, data.tensor(), 1 - self.rank, {}, -1);
@@ -424,9 +416,9 @@ TEST(EarlyReturn, IsNamedByThoseWhoWait) {
       SCOPED_TRACE(fmt::format("operation {} communication stream {}", operation, on_communication_stream));
       SeenErrors seen;
       const Ending ending = ending_of(4, [&](TestRank& self) {
-        self.world.barrier();
-        if (self.rank == 2) return;
+        if (self.rank == 2) return self.world.barrier();
         seen.watch(self.rank, [&] {
+          self.world.barrier();
           call_operation(self, self.world, operation, on_communication_stream);
           self.world.barrier();
         });
@@ -467,8 +459,7 @@ TEST(Failure, AtAnyMomentOfABusyProgram) {
     SCOPED_TRACE(moment);
     const int victim = moment % 4;
     const Ending ending = ending_of(4, [&](TestRank& self) {
-      std::vector<Block<float>> buffers;
-      for (int index = 0; index < 8; ++index) buffers.emplace_back(4000);
+      auto& buffers = self.keep(std::vector<Block<float>>(8, Block<float>(4000)));
       const auto ring = self.world.split(self.rank / 2, self.rank, "ring");
       Stream& stream = self.backend.communication_stream();
       for (int step = 0;; ++step) {

@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <mutex>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -452,11 +456,12 @@ TEST(Split, GroupsDoNotDisturbEachOther) {
 // ---- random programs ----
 
 // The same pseudo-random program on all ranks: mixed operations of the world and of two kinds of groups, spread over
-// both streams, with few waits. Every result is checked.
+// both streams, with few waits, while each rank dawdles at moments of its own. Every result is checked.
 void run_random_program(int size, uint64_t seed) {
   SCOPED_TRACE(fmt::format("{} ranks, seed {}", size, seed));
   run_test_ranks(size, [&](TestRank& self) {
     const RandomStream random(seed, "program");
+    const RandomStream dawdling(seed, fmt::format("rank {}", self.rank));
     uint64_t position = 0;
     const auto choose = [&](int count) {
       return static_cast<int>(random.bits(position++) % static_cast<uint64_t>(count));
@@ -487,6 +492,10 @@ void run_random_program(int size, uint64_t seed) {
       const int shift = 1 + choose(7);
       const int style = choose(kBlockStyles);
       const bool wait_now = choose(5) == 0;
+      if (dawdling.uniform(static_cast<uint64_t>(step)) < 0.2) {
+        const auto pause = std::chrono::microseconds(dawdling.bits(static_cast<uint64_t>(step)) % 300);
+        self.backend.enqueue(self.stream(step % 2 == 0), [pause] { std::this_thread::sleep_for(pause); });
+      }
       const int n = group.size();
       const int own = group.rank();
       const auto count_of = [=](int from, int to) { return static_cast<int64_t>((from * 5 + to * 3 + salt) % 9 * 20); };

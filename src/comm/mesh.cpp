@@ -61,9 +61,9 @@ int mesh_rank(const MeshSizes& sizes, const MeshCoordinates& coordinates) {
 Mesh::Mesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes) : sizes_(sizes), world_(std::move(world)) {
   check_sizes(sizes);
   if (world_->size() != sizes.ranks()) {
-    throw ConfigurationError(fmt::format("the mesh is {}, but there {} {} rank{}", sizes.describe(),
-                                         world_->size() == 1 ? "is" : "are", world_->size(),
-                                         world_->size() == 1 ? "" : "s"));
+    throw ConfigurationError(
+        fmt::format("the mesh is {}, but there {} {}; start {}, or choose sizes whose product is {}", sizes.describe(),
+                    world_->size() == 1 ? "is" : "are", world_->size(), sizes.ranks(), world_->size()));
   }
   const int rank = world_->rank();
   coordinates_ = mesh_coordinates(sizes, rank);

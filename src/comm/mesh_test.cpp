@@ -59,7 +59,7 @@ TEST(MeshCoordinates, CountLastDirectionFastest) {
 }
 
 // The world ranks of a group, in its order, by an all_gather in it.
-std::vector<int64_t> members(TestRank& self, Communicator& group) {
+std::vector<int64_t> members(const TestRank& self, Communicator& group) {
   std::vector<int64_t> ranks(static_cast<size_t>(group.size()), -1);
   std::vector<Tensor> receive;
   for (int64_t& rank : ranks) receive.push_back(Tensor::contiguous(&rank, DType::int64, {1}));
@@ -80,7 +80,8 @@ TEST(Mesh, GroupsHoldTheRanksThatAgreeInAllOtherDirections) {
       backend_options.memory_limit_bytes = backend_options.host_memory_limit_bytes = 1 << 20;
       const auto backend = make_cpu_backend(backend_options);
       Mesh mesh(thread_rank.connect(*backend), sizes);
-      TestRank self{thread_rank.rank(), thread_rank.size(), *backend, mesh.world()};
+      std::deque<std::shared_ptr<void>> kept;
+      TestRank self{thread_rank.rank(), thread_rank.size(), *backend, mesh.world(), kept};
       const MeshCoordinates own = mesh.coordinates();
       EXPECT_EQ(mesh_rank(sizes, own), self.rank);
       const auto expected = [&](const auto& is_member) {
@@ -131,7 +132,7 @@ TEST(Mesh, ThatDoesNotFitTheRanksSpellsOutTheArithmetic) {
   } catch (const ConfigurationError& error) {
     EXPECT_THAT(error.what(),
                 ::testing::HasSubstr("the mesh is dp_replicate 1 x dp_shard 1 x ring 2 x ulysses 2 x tp 1 = 4 ranks, "
-                                     "but there are 3 ranks"));
+                                     "but there are 3; start 4, or choose sizes whose product is 3"));
   }
   EXPECT_THROW(run(sizes_of(1, 1, 0, 3, 1)), ConfigurationError);
   EXPECT_THROW(run(sizes_of(1 << 20, 1 << 20, 1, 1, 1)), ConfigurationError);

@@ -1,9 +1,12 @@
 // Ranks as threads of one process.
 //
 // run_thread_ranks starts `size` threads, gives each the communicator of its rank, and waits for all of them. When one
-// throws, every other rank's communication ends with CommunicationError within moments, and the FIRST cause is thrown
-// to the caller, once, with the rank named in the text
-// ("rank 2: ...") and with its exception type kept for Ithaca's own types.
+// throws, every other rank's communication ends with CommunicationError within moments ("rank 2 failed: ..."), and the
+// FIRST cause is thrown to the caller, once, with the rank named in the text ("rank 2: ...") and with its exception
+// type kept for Ithaca's own types; others become Error. A rank that returns while others wait for it is a failure too.
+//
+// Communicators must be destroyed before the backend they were made with, on the thread of their rank: so one that is
+// torn down by an exception can end the operations that the backend's streams wait in.
 // Thread-safety: call from any thread; several groups may run at the same time.
 #pragma once
 
