@@ -3,149 +3,227 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <vector>
 
-#include "attention/communication_cost.h"
+#include "attention/head_deal.h"
 #include "base/error.h"
 #include "base/text.h"
 
 namespace ithaca {
 namespace {
 
+// Forward and backward attention in units of the forward: two products become seven.
+constexpr double kForwardAndBackward = 3.5;
+
 struct Candidate {
   ScheduleSizes sizes;
-  int64_t bytes = 0;  // of the busiest rank, one layer forward and backward
-  int64_t exchanges = 0;
-  bool even = true;  // every rank computes as many query heads
+  Layout layout;
+  std::string layout_reason;
+  double price = 0.0;         // bytes' worth of time of the busiest rank
+  int64_t bytes = 0;          // that the rank which sends most sends, forward and backward
+  double heads_excess = 0.0;  // share by which the busiest rank has more query heads than the mean
 };
 
-std::string describe(const ScheduleSizes& sizes) {
-  if (sizes.kind == ScheduleKind::hybrid)
-    return fmt::format("hybrid (ulysses {} x ring {})", sizes.ulysses_size, sizes.ring_size);
+// How far back a query looks, at most, on average over documents.
+int64_t reach_of(const AutoScheduleRequest& request) {
+  int64_t reach = request.mean_document_tokens > 0 ? request.mean_document_tokens : request.tokens;
+  if (request.mask.window > 0) reach = std::min(reach, request.mask.window);
+  return std::min(reach, request.tokens);
+}
+
+int64_t ceiling_divide(int64_t numerator, int64_t denominator) {
+  return (numerator + denominator - 1) / denominator;
+}
+
+void choose_layout(const AutoScheduleRequest& request, Candidate& candidate) {
+  const int64_t part = ceiling_divide(request.tokens, candidate.sizes.ring_size);
+  if (request.layout) {
+    candidate.layout = *request.layout;
+    candidate.layout_reason = "as configured";
+  } else if (candidate.sizes.ring_size == 1) {
+    candidate.layout = Layout::contiguous;
+    candidate.layout_reason = "without a ring every rank computes over all tokens";
+  } else if (!request.mask.causal) {
+    candidate.layout = Layout::contiguous;
+    candidate.layout_reason = "without causality every part has the same work";
+  } else if (reach_of(request) <= part) {
+    candidate.layout = Layout::contiguous;
+    candidate.layout_reason =
+        fmt::format("queries look back at most {} tokens, so hops beyond the neighbour are skipped",
+                    format_count(reach_of(request)));
+  } else if (request.mean_document_tokens > 0 && request.mean_document_tokens < request.tokens) {
+    candidate.layout = Layout::striped;
+    candidate.layout_reason = "it balances documents of any length";
+  } else {
+    candidate.layout = Layout::zigzag;
+    candidate.layout_reason = "it balances causal work";
+  }
+}
+
+void price(const AutoScheduleRequest& request, Candidate& candidate) {
+  const ScheduleSizes& sizes = candidate.sizes;
+  const HeadShape& heads = request.heads;
+  const int ranks = sizes.ulysses_size * sizes.ring_size;
+  const int64_t tokens_per_rank = ceiling_divide(request.tokens, ranks);
+  const int64_t part = ceiling_divide(request.tokens, sizes.ring_size);
+  const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+
+  int64_t most_queries = 0;
+  for (int rank = 0; rank < sizes.ulysses_size; ++rank) {
+    most_queries = std::max(most_queries, deal.query_heads(rank).count());
+  }
+  candidate.heads_excess =
+      static_cast<double>(most_queries * sizes.ulysses_size) / static_cast<double>(heads.query_heads) - 1.0;
+
+  // Attention of the busiest rank.
+  const bool is_windowed = request.mask.window > 0 && request.mask.window <= reach_of(request);
+  const double keys_per_query =
+      static_cast<double>(reach_of(request)) * (request.mask.causal && !is_windowed ? 0.5 : 1.0);
+  double ring_share = 1.0 / sizes.ring_size;
+  const bool is_one_document = request.mean_document_tokens == 0 || request.mean_document_tokens >= request.tokens;
+  if (candidate.layout == Layout::contiguous && request.mask.causal && !is_windowed && is_one_document) {
+    ring_share = (2.0 * sizes.ring_size - 1.0) / (static_cast<double>(sizes.ring_size) * sizes.ring_size);
+  }
+  const double attention = kForwardAndBackward * 2.0 * static_cast<double>(heads.key_size + heads.value_size) *
+                           static_cast<double>(request.tokens) * keys_per_query * static_cast<double>(most_queries) *
+                           ring_share / kAttentionFlopsPerByte;
+
+  // Hops that are needed, and what a ring hop sends: keys and values twice, and float32 gradients once.
+  int hops = sizes.ring_size - 1;
+  if (sizes.kind != ScheduleKind::all_gather && candidate.layout == Layout::contiguous &&
+      reach_of(request) < request.tokens) {
+    hops = static_cast<int>(std::min<int64_t>(hops, ceiling_divide(reach_of(request), part)));
+  }
+  double exposed = 0.0;
+  for (int rank = 0; rank < sizes.ulysses_size; ++rank) {
+    ScheduleSizes inside = sizes;
+    inside.ring_size = 1;
+    inside.kind = ScheduleKind::ulysses;
+    const CommunicationCost whole = communication_cost(sizes, heads, rank, tokens_per_rank, request.element_bytes);
+    const CommunicationCost exchange = communication_cost(inside, heads, rank, tokens_per_rank, request.element_bytes);
+    const int64_t exchange_bytes = exchange.forward_bytes + exchange.backward_bytes;
+    const int64_t all_hops = whole.forward_bytes + whole.backward_bytes - exchange_bytes;
+    const double hop = sizes.ring_size > 1 ? static_cast<double>(all_hops) / (sizes.ring_size - 1) : 0.0;
+    const double gradients_home =
+        hops > 0 ? 4.0 * static_cast<double>(part * deal.key_heads(rank).count() * (heads.key_size + heads.value_size))
+                 : 0.0;
+    const double not_hidden = static_cast<double>(exchange_bytes) / deal.groups() +
+                              hops * std::max(0.0, hop - attention / (hops + 1)) + gradients_home;
+    exposed = std::max(exposed, not_hidden);
+    candidate.bytes = std::max(candidate.bytes, exchange_bytes + static_cast<int64_t>(hop) * hops);
+  }
+  candidate.price = attention + exposed;
+}
+
+std::string name_of(const Candidate& candidate) {
+  const ScheduleSizes& sizes = candidate.sizes;
+  if (sizes.kind == ScheduleKind::hybrid) {
+    return fmt::format("hybrid (ulysses_size {} x ring_size {})", sizes.ulysses_size, sizes.ring_size);
+  }
   return fmt::format("{} over {} ranks", schedule_name(sizes.kind), sizes.ulysses_size * sizes.ring_size);
 }
 
-bool shape_allows(const ScheduleSizes& sizes) {
-  switch (sizes.kind) {
-    case ScheduleKind::ulysses:
-      return sizes.ring_size == 1;
-    case ScheduleKind::ring:
-    case ScheduleKind::all_gather:
-      return sizes.ulysses_size == 1;
-    case ScheduleKind::hybrid:
-      return sizes.ulysses_size > 1 && sizes.ring_size > 1;
+std::string numbers_of(const Candidate& candidate) {
+  std::string text = fmt::format("{} sent per rank and layer", format_bytes(candidate.bytes));
+  if (candidate.heads_excess > 0.005) {
+    text += fmt::format(", busiest rank {:.0f}% above the mean in heads", 100.0 * candidate.heads_excess);
   }
-  return false;
+  return text;
 }
 
-Candidate make_candidate(const ScheduleSizes& sizes, const ScheduleRequest& request) {
-  Candidate candidate;
-  candidate.sizes = sizes;
-  candidate.even = request.heads.query_heads % sizes.ulysses_size == 0;
-  const int64_t tokens_per_rank = (request.tokens + request.cp_size - 1) / request.cp_size;
-  for (int rank = 0; rank < sizes.ulysses_size; ++rank) {
-    const CommunicationCost cost =
-        communication_cost(sizes, request.heads, rank, tokens_per_rank, request.element_bytes);
-    candidate.bytes = std::max(candidate.bytes, cost.forward_bytes + cost.backward_bytes);
-    candidate.exchanges = std::max(candidate.exchanges, cost.forward_exchanges + cost.backward_exchanges);
-  }
-  return candidate;
-}
-
-// Everything that the group size, the heads and the user's wishes allow.
-std::vector<Candidate> candidates(const ScheduleRequest& request) {
-  std::vector<Candidate> result;
-  for (int ulysses = 1; ulysses <= request.cp_size; ++ulysses) {
-    if (request.cp_size % ulysses != 0 || ulysses > request.heads.query_heads) continue;
-    const int ring = request.cp_size / ulysses;
-    if (request.ulysses_size > 0 && request.ulysses_size != ulysses) continue;
-    if (request.ring_size > 0 && request.ring_size != ring) continue;
-    for (const ScheduleKind kind :
-         {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}) {
-      if (request.kind && *request.kind != kind) continue;
-      const ScheduleSizes sizes = {kind, ulysses, ring};
-      if (shape_allows(sizes)) result.push_back(make_candidate(sizes, request));
+// Sizes that the fixed ones leave open.
+std::vector<ScheduleSizes> possible_sizes(const AutoScheduleRequest& request) {
+  const int ranks = request.cp_size;
+  for (const auto& [name, size] :
+       {std::pair("ulysses_size", request.ulysses_size), std::pair("ring_size", request.ring_size)}) {
+    if (size && (*size < 1 || ranks % *size != 0)) {
+      std::string divisors;
+      for (int divisor = 1; divisor <= ranks; ++divisor) {
+        if (ranks % divisor == 0) divisors += fmt::format("{}{}", divisors.empty() ? "" : ", ", divisor);
+      }
+      throw ConfigurationError(
+          fmt::format("parallel.{}: {} does not divide sp_size {}; possible: {}", name, *size, ranks, divisors));
     }
+  }
+  if (request.ulysses_size && request.ring_size && *request.ulysses_size * *request.ring_size != ranks) {
+    throw ConfigurationError(
+        fmt::format("parallel.ulysses_size {} x parallel.ring_size {} is {}, but sp_size is {}; ring_size {} would fit",
+                    *request.ulysses_size, *request.ring_size, *request.ulysses_size * *request.ring_size, ranks,
+                    ranks / *request.ulysses_size));
+  }
+  std::vector<ScheduleSizes> result;
+  const auto is_real_hybrid = [](const ScheduleSizes& sizes) { return sizes.ulysses_size > 1 && sizes.ring_size > 1; };
+  for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
+    if (ranks % ulysses != 0) continue;
+    if (request.ulysses_size && ulysses != *request.ulysses_size) continue;
+    if (request.ring_size && ranks / ulysses != *request.ring_size) continue;
+    ScheduleSizes sizes{ScheduleKind::hybrid, ulysses, ranks / ulysses};
+    if (sizes.ring_size == 1) sizes.kind = ScheduleKind::ulysses;
+    if (ulysses == 1 && sizes.ring_size > 1) sizes.kind = ScheduleKind::ring;
+    if (request.kind) sizes.kind = *request.kind;
+    result.push_back(sizes);
+  }
+  const bool sizes_are_open = result.size() > 1;
+  if (request.kind && sizes_are_open && ranks > 1) {
+    // A kind that is asked for by name means its own sizes, where there are any.
+    const auto is_unfit = [&](const ScheduleSizes& sizes) {
+      if (*request.kind == ScheduleKind::ulysses) return sizes.ring_size != 1;
+      if (*request.kind == ScheduleKind::hybrid) return !is_real_hybrid(sizes);
+      return sizes.ulysses_size != 1;
+    };
+    std::vector<ScheduleSizes> fit;
+    std::remove_copy_if(result.begin(), result.end(), std::back_inserter(fit), is_unfit);
+    if (!fit.empty()) result = fit;
   }
   return result;
 }
 
-int kind_order(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::ulysses:
-      return 0;
-    case ScheduleKind::ring:
-      return 1;
-    case ScheduleKind::hybrid:
-      return 2;
-    case ScheduleKind::all_gather:
-      return 3;
-  }
-  return 4;
-}
-
-std::string wishes(const ScheduleRequest& request) {
-  std::string text = fmt::format("parallel.sp_size {}", request.cp_size);
-  if (request.kind) text += fmt::format(", schedule {}", schedule_name(*request.kind));
-  if (request.ulysses_size > 0) text += fmt::format(", ulysses_size {}", request.ulysses_size);
-  if (request.ring_size > 0) text += fmt::format(", ring_size {}", request.ring_size);
-  return text;
-}
-
-[[noreturn]] void throw_nothing_fits(const ScheduleRequest& request) {
-  ScheduleRequest free = request;
-  free.kind.reset();
-  free.ulysses_size = 0;
-  free.ring_size = 0;
-  std::string fits;
-  for (const Candidate& candidate : candidates(free)) fits += (fits.empty() ? "" : ", ") + describe(candidate.sizes);
-  throw ConfigurationError(
-      fmt::format("{} cannot run a model of {} query heads ({} ranks share a sequence; ulysses needs at most as many "
-                  "ranks as query "
-                  "heads, hybrid needs two sizes above 1); these would fit: {}",
-                  wishes(request), request.heads.query_heads, request.cp_size, fits));
-}
-
-std::string reason_for(const Candidate& chosen, const std::vector<Candidate>& all) {
-  std::string text = fmt::format("{} sends {} per rank and layer", describe(chosen.sizes), format_bytes(chosen.bytes));
-  for (const Candidate& other : all) {
-    if (other.sizes.kind == chosen.sizes.kind && other.sizes.ulysses_size == chosen.sizes.ulysses_size) continue;
-    text += fmt::format("; {} {}{}", describe(other.sizes), format_bytes(other.bytes),
-                        other.even ? "" : " with heads that cannot be dealt evenly");
-  }
-  return text;
-}
-
 }  // namespace
 
-ScheduleChoice choose_schedule(const ScheduleRequest& request) {
-  require(request.cp_size >= 1, "choose_schedule: a sequence needs at least one rank");
-  ScheduleChoice choice;
+AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
+  require(request.cp_size >= 1 && request.tokens >= 0 && request.mean_document_tokens >= 0 && request.element_bytes > 0,
+          "choose_schedule: sizes must not be negative");
+  const std::vector<ScheduleSizes> possible = possible_sizes(request);
+  std::vector<Candidate> candidates;
+  std::string impossible;
+  for (const ScheduleSizes& sizes : possible) {
+    if (sizes.ulysses_size > request.heads.query_heads && possible.size() > 1) {
+      impossible =
+          fmt::format(" More than {} ulysses ranks would be more than query heads.", request.heads.query_heads);
+      continue;
+    }
+    check_schedule_sizes(sizes, request.heads);
+    Candidate candidate;
+    candidate.sizes = sizes;
+    choose_layout(request, candidate);
+    price(request, candidate);
+    candidates.push_back(candidate);
+  }
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& left, const Candidate& right) {
+    return std::tuple(left.price, left.bytes, -left.sizes.ulysses_size) <
+           std::tuple(right.price, right.bytes, -right.sizes.ulysses_size);
+  });
+  const Candidate& best = candidates.front();
+  AutoScheduleChoice choice{best.sizes, best.layout, ""};
   if (request.cp_size == 1) {
-    if (request.ulysses_size > 1 || request.ring_size > 1) throw_nothing_fits(request);
-    choice.kind = request.kind.value_or(ScheduleKind::ring);
-    choice.layout = request.layout.value_or(Layout::contiguous);
+    choice.reason = "one rank holds the whole sequence, so attention exchanges nothing";
     return choice;
   }
-  const std::vector<Candidate> all = candidates(request);
-  if (all.empty()) throw_nothing_fits(request);
-  const auto rank_of = [](const Candidate& candidate) {
-    return std::tuple(!candidate.even, candidate.bytes, candidate.exchanges, kind_order(candidate.sizes.kind));
-  };
-  const Candidate& best = *std::min_element(
-      all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) { return rank_of(a) < rank_of(b); });
-  choice.kind = best.sizes.kind;
-  choice.ulysses_size = best.sizes.ulysses_size;
-  choice.ring_size = best.sizes.ring_size;
-  if (all.size() > 1) choice.reason = reason_for(best, all);
-  // Causal attention gives later tokens more work: zigzag and striped deal it evenly over ring ranks, contiguous does
-  // not.
-  choice.layout = request.layout.value_or(choice.ring_size > 1 ? Layout::zigzag : Layout::contiguous);
-  if (!request.layout && choice.ring_size > 1) {
-    choice.reason += choice.reason.empty() ? "" : ". ";
-    choice.reason += "Layout zigzag gives every ring rank the same share of the causal work";
+  choice.reason = fmt::format("{}: {}; layout {}: {}.", name_of(best), numbers_of(best), layout_name(best.layout),
+                              best.layout_reason);
+  if (candidates.size() > 1) {
+    std::string others;
+    for (size_t index = 1; index < candidates.size(); ++index) {
+      others +=
+          fmt::format("{}{}: {}", index == 1 ? "" : "; ", name_of(candidates[index]), numbers_of(candidates[index]));
+    }
+    choice.reason += fmt::format(" The others would take longer by the cost formulas ({}).", others);
+  } else if (possible.size() == 1) {
+    choice.reason += " The sizes leave nothing else.";
   }
+  choice.reason += impossible;
   return choice;
 }
 

@@ -1,41 +1,50 @@
-// `auto`: which schedule, sizes and layout to use, and why in plain words.
+// `parallel.schedule: auto`: which schedule, sizes and layout a run should use, and why, in plain words.
 //
-// Among the schedules that the request allows, heads must be dealt evenly (query heads a multiple of the ulysses size),
-// so that no rank computes more than another; of those the one whose busiest rank sends the fewest bytes per layer
-// (forward and backward, attention/communication_cost.h) is taken. Equal bytes: fewer exchanges, and ring before
-// all_gather, because its exchange is always hidden behind a computation. Thread-safety: pure functions.
+// Every way to write the cp ranks as ulysses_size x ring_size is priced by the time that the busiest rank needs for one
+// layer, forward and backward, in bytes: the attention it computes (kAttentionFlopsPerByte turns it into bytes) plus
+// the communication that nothing hides. Of a ulysses exchange in g head groups that is a g-th part; of a ring hop what
+// exceeds the hop's attention, and the last trip of dK and dV home. The cheapest wins; among equals the one that sends
+// less, then the one with more ulysses ranks. `all_gather` is never chosen unasked: it sends what `ring` sends and
+// holds more memory.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "attention/communication_cost.h"
 #include "attention/layout.h"
 #include "attention/schedule.h"
+#include "attention/tasks.h"
 
 namespace ithaca {
 
-struct ScheduleRequest {
-  int cp_size = 1;
+// Attention operations that a rank gets done while it sends one byte: of the order of a Hopper GPU's bfloat16 rate over
+// its NVLink rate. Only the choice between schedules depends on it.
+inline constexpr double kAttentionFlopsPerByte = 1000.0;
+
+struct AutoScheduleRequest {
   HeadShape heads;
-  int64_t tokens = 0;         // of one token axis, the longest expected
-  int64_t element_bytes = 4;  // of the compute dtype
-  // What the user has fixed; empty or 0: free.
+  MaskRule mask;
+  int64_t tokens = 0;                // of the whole axis
+  int64_t mean_document_tokens = 0;  // 0: one document over the whole axis
+  int64_t element_bytes = 2;
+  int cp_size = 1;
+  // What the user has fixed; the rest is chosen.
   std::optional<ScheduleKind> kind;
+  std::optional<int> ulysses_size;
+  std::optional<int> ring_size;
   std::optional<Layout> layout;
-  int ulysses_size = 0;
-  int ring_size = 0;
 };
 
-struct ScheduleChoice {
-  ScheduleKind kind = ScheduleKind::ring;
+struct AutoScheduleChoice {
+  ScheduleSizes sizes;
   Layout layout = Layout::contiguous;
-  int ulysses_size = 1;
-  int ring_size = 1;
-  std::string reason;  // one sentence for each thing that was chosen; empty when nothing was
+  std::string reason;  // one or two sentences
 };
 
-// Throws ConfigurationError, naming the options and sizes that would work, when nothing fits the request.
-ScheduleChoice choose_schedule(const ScheduleRequest& request);
+// Throws ConfigurationError, naming what would work, when the fixed sizes do not fit cp_size, each other or the heads.
+AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request);
 
 }  // namespace ithaca
