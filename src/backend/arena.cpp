@@ -225,7 +225,7 @@ void Arena::throw_out_of_memory(std::string_view name, const Tensor& wanted) con
         fmt::format("{} \"{}\" {}", index == 0 ? "" : ",", largest[index]->name, format_bytes(largest[index]->size));
   }
   text += ".";
-  if (!advice_.empty()) text += " What would help: " + advice_;
+  if (advice_) text += " What would help: " + advice_(usage_);
   throw OutOfMemoryError(text);
 }
 

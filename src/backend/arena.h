@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -55,6 +56,9 @@ class Buffer {
 
 class Arena {
  public:
+  // Says, from what is in use, which option would help most.
+  using Advice = std::function<std::string(const MemoryUsage&)>;
+
   // Blocks begin at multiples of this many bytes (from `base`), and take a multiple of it.
   static constexpr int64_t kAlignment = 256;
 
@@ -77,7 +81,7 @@ class Arena {
   Tier tier() const { return tier_; }
   int64_t capacity() const { return offsets_.capacity(); }
   // What an out-of-memory error should recommend ("memory.recompute: full ...").
-  void advise(std::string advice) { advice_ = std::move(advice); }
+  void advise(Advice advice) { advice_ = std::move(advice); }
 
  private:
   friend class Buffer;
@@ -108,7 +112,7 @@ class Arena {
   Addressing addressing_;
   OffsetAllocator offsets_;
   MemoryUsage usage_;
-  std::string advice_;
+  Advice advice_;
   int64_t high_water_ = 0;                     // end of the highest block ever handed out
   std::unordered_map<int64_t, Block> blocks_;  // offset -> block
   std::map<int64_t, FreedRange> freed_;        // begin -> range; disjoint, and only where nothing is in use

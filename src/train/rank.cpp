@@ -5,11 +5,30 @@
 
 namespace ithaca {
 
+std::string memory_advice(const TrainingRankOptions& options, const MemoryUsage& usage) {
+  const auto used = [&](MemoryClass memory_class) { return usage.current_by_class[static_cast<size_t>(memory_class)]; };
+  const int64_t state = used(MemoryClass::weights) + used(MemoryClass::gradients) + used(MemoryClass::optimizer);
+  const int64_t of_tokens = used(MemoryClass::saved) + used(MemoryClass::workspace) + used(MemoryClass::communication);
+  if (state > of_tokens) {
+    return "memory.limit_gib: more memory for each rank (or fewer ranks on this machine); most of it holds the model's "
+           "weights, gradients and optimizer "
+           "state, which do not shrink with the sequence";
+  }
+  if (used(MemoryClass::saved) >= used(MemoryClass::workspace) && options.model.recompute != RecomputePolicy::full) {
+    return options.model.recompute == RecomputePolicy::none
+               ? "memory.recompute: attention (or full) keeps less of every layer for backward"
+               : "memory.recompute: full keeps only the input of every layer for backward";
+  }
+  return "parallel.sp_size: more ranks share the sequence; or a shorter data.max_length, or smaller memory.mlp_tile "
+         "and memory.loss_tile";
+}
+
 TrainingRank::TrainingRank(ThreadRank& rank, const ModelDescription& model, const TrainingRankOptions& options)
     : options_(options) {
   CpuBackendOptions backend_options;
   backend_options.memory_limit_bytes = options.memory_limit_bytes;
   backend_ = make_cpu_backend(backend_options);
+  backend_->arena(Tier::device).advise([options](const MemoryUsage& usage) { return memory_advice(options, usage); });
   mesh_ = std::make_unique<Mesh>(rank.connect(*backend_), options.mesh);
 
   HeadShape heads;

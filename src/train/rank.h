@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "attention/schedule.h"
 #include "backend/backend.h"
@@ -28,6 +29,9 @@ struct TrainingRankOptions {
   AdamWOptions optimizer;
   int64_t memory_limit_bytes = 0;  // of the device tier; 0: the machine's memory
 };
+
+// The option that would help most when a rank runs out of memory with `usage` in use.
+std::string memory_advice(const TrainingRankOptions& options, const MemoryUsage& usage);
 
 class TrainingRank {
  public:
