@@ -225,7 +225,7 @@ TEST_F(Arenas, OutOfMemoryTellsTheWholeStory) {
   const Buffer weights = floats("layers.0.attention.query.weight", 65536, MemoryClass::weights);  // 256 KiB
   { const Buffer peak = floats("peak", 131072, MemoryClass::saved); }                             // 512 KiB
   const Buffer small = floats("small", 256, MemoryClass::optimizer);
-  arena().advise("memory.recompute: full");
+  arena().advise([](const MemoryUsage&) { return "memory.recompute: full"; });
   const std::string text = out_of_memory_text([&] {
     arena().allocate("layers.0.mlp.gate", MemoryClass::workspace, DType::float32, {1024, 256},
                      backend_->compute_stream());
