@@ -58,11 +58,15 @@ std::optional<AttentionTask> cut(const AttentionTask& task, TokenRange queries, 
   return part;
 }
 
+bool is_beside(const AttentionTask& first, const AttentionTask& second) {
+  return first.q_begin == second.q_begin && first.q_end == second.q_end && first.k_end == second.k_begin;
+}
+bool is_below(const AttentionTask& first, const AttentionTask& second) {
+  return first.k_begin == second.k_begin && first.k_end == second.k_end && first.q_end == second.q_begin;
+}
+
 // One task of the same pairs as two neighbours, if there is one: the bounds come from whichever of the two has them.
 std::optional<AttentionTask> join(const AttentionTask& first, const AttentionTask& second) {
-  const bool beside = first.q_begin == second.q_begin && first.q_end == second.q_end && first.k_end == second.k_begin;
-  const bool below = first.k_begin == second.k_begin && first.k_end == second.k_end && first.q_end == second.q_begin;
-  if (!beside && !below) return std::nullopt;
   AttentionTask whole = first;
   whole.q_end = second.q_end;
   whole.k_end = second.k_end;
@@ -80,10 +84,12 @@ std::optional<AttentionTask> join(const AttentionTask& first, const AttentionTas
 }
 
 // Joins neighbours of a list in which those that may be joined follow each other.
-void join_neighbours(std::vector<AttentionTask>& tasks) {
+template <typename AreNeighbours>
+void join_neighbours(std::vector<AttentionTask>& tasks, const AreNeighbours& are_neighbours) {
   std::vector<AttentionTask> joined;
   for (const AttentionTask& task : tasks) {
-    const auto whole = joined.empty() ? std::nullopt : join(joined.back(), task);
+    const bool candidate = !joined.empty() && are_neighbours(joined.back(), task);
+    const auto whole = candidate ? join(joined.back(), task) : std::nullopt;
     if (whole) {
       joined.back() = *whole;
     } else {
@@ -102,12 +108,13 @@ void sort_by_queries(std::vector<AttentionTask>& tasks) {
 void join_all(std::vector<AttentionTask>& tasks) {
   for (size_t before = tasks.size() + 1; tasks.size() < before;) {
     before = tasks.size();
+    // Keys first: a query that all its keys are joined for needs no merging.
     sort_by_queries(tasks);
-    join_neighbours(tasks);
+    join_neighbours(tasks, is_beside);
     std::sort(tasks.begin(), tasks.end(), [](const AttentionTask& left, const AttentionTask& right) {
       return std::tie(left.k_begin, left.k_end, left.q_begin) < std::tie(right.k_begin, right.k_end, right.q_begin);
     });
-    join_neighbours(tasks);
+    join_neighbours(tasks, is_below);
   }
   sort_by_queries(tasks);
 }
@@ -256,7 +263,45 @@ std::vector<TokenRange> joined(std::vector<TokenRange> ranges) {
   return result;
 }
 
+// `tasks` sorted by the side that range_of(task) returns.
+template <typename RangeOf>
+TiledTasks tiled(std::span<const AttentionTask> tasks, int64_t tile, const RangeOf& range_of) {
+  TiledTasks result;
+  result.tasks.assign(tasks.begin(), tasks.end());
+  std::stable_sort(result.tasks.begin(), result.tasks.end(),
+                   [&](const AttentionTask& left, const AttentionTask& right) {
+                     return range_of(left).begin < range_of(right).begin;
+                   });
+  std::map<int64_t, TaskTile> tiles;
+  for (size_t i = 0; i < result.tasks.size(); ++i) {
+    const TokenRange range = range_of(result.tasks[i]);
+    const auto index = static_cast<int32_t>(i);
+    for (int64_t begin = range.begin / tile * tile; begin < range.end; begin += tile) {
+      TaskTile& found = tiles.try_emplace(begin, TaskTile{begin, index, 0}).first->second;
+      found.count = index + 1 - found.first;
+    }
+  }
+  for (const auto& [begin, found] : tiles) result.tiles.push_back(found);
+  return result;
+}
+
 }  // namespace
+
+std::vector<AttentionTask> tasks_of(const AttentionCall& call) {
+  if (call.form == AttentionForm::tasks) return call.tasks;
+  std::vector<AttentionTask> tasks;
+  tasks.reserve(call.entries.size());
+  for (const AttentionEntry& entry : call.entries) tasks.push_back(task_of(call, entry));
+  return tasks;
+}
+
+TiledTasks tiled_by_queries(std::span<const AttentionTask> tasks, int64_t tile) {
+  return tiled(tasks, tile, [](const AttentionTask& task) { return TokenRange{task.q_begin, task.q_end}; });
+}
+
+TiledTasks tiled_by_keys(std::span<const AttentionTask> tasks, int64_t tile) {
+  return tiled(tasks, tile, [](const AttentionTask& task) { return TokenRange{task.k_begin, task.k_end}; });
+}
 
 std::vector<AttentionTask> normalised_tasks(std::span<const AttentionTask> tasks) {
   std::vector<AttentionTask> result;

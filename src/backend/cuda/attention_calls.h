@@ -74,6 +74,24 @@ std::vector<AttentionCall> attention_calls(std::span<const AttentionTask> tasks,
 // there was no bound: -rows and columns - 1. Empty tasks are dropped.
 std::vector<AttentionTask> normalised_tasks(std::span<const AttentionTask> tasks);
 
+// What a call computes, as normalised tasks sorted by queries.
+std::vector<AttentionTask> tasks_of(const AttentionCall& call);
+
+// For the task kernels: the tasks sorted by one side, and for every tile of that side (64 tokens, say) that has any,
+// which of them may touch it.
+struct TaskTile {
+  int64_t begin = 0;  // first token
+  int32_t first = 0;  // tasks [first, first + count)
+  int32_t count = 0;
+  bool operator==(const TaskTile&) const = default;
+};
+struct TiledTasks {
+  std::vector<AttentionTask> tasks;
+  std::vector<TaskTile> tiles;
+};
+TiledTasks tiled_by_queries(std::span<const AttentionTask> tasks, int64_t tile);
+TiledTasks tiled_by_keys(std::span<const AttentionTask> tasks, int64_t tile);
+
 // Visible pairs of a normalised task.
 int64_t visible_pairs(const AttentionTask& task);
 // Visible pairs of a call.

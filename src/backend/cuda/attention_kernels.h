@@ -1,0 +1,104 @@
+// The own kernels of CUDA attention: partial results and their merging, gradients on their way into float32, index
+// arrays, and attention of any tasks. Internal to backend/cuda: includes CUDA headers.
+//
+// Everything is enqueued on the given stream of the current device. Shapes are the caller's to check. Thread-safety:
+// as CUDA's.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+#include "backend/cuda/attention_calls.h"
+#include "backend/operations.h"
+#include "tensor/tensor.h"
+
+namespace ithaca::cuda {
+
+// ---- index arrays ----
+
+// Copies bytes from the host to the device in stream order. The bytes travel as kernel arguments: they are taken before
+// the call returns, no pinned memory is needed and nothing waits. For some hundred kilobytes at most.
+void upload_bytes(std::span<const std::byte> from, void* to, cudaStream_t stream);
+
+// The index arrays of a ragged call (cudnn_attention.h), from its rectangles. Offsets count from first_query and
+// first_key.
+struct RaggedArrayAddresses {
+  int32_t* query_lengths = nullptr;  // [batch]
+  int32_t* key_lengths = nullptr;
+  int64_t* query = nullptr;  // [batch + 1]
+  int64_t* key = nullptr;
+  int64_t* value = nullptr;
+  int64_t* output = nullptr;
+  int64_t* log_sum_exp = nullptr;
+};
+struct RaggedTokenStrides {
+  int64_t query = 0;
+  int64_t key = 0;
+  int64_t value = 0;
+  int64_t output = 0;
+  int64_t log_sum_exp = 0;
+  auto operator<=>(const RaggedTokenStrides&) const = default;
+};
+void write_ragged_arrays(std::span<const AttentionEntry> entries, int64_t batch, int64_t first_query, int64_t first_key,
+                         const RaggedTokenStrides& strides, const RaggedArrayAddresses& arrays, cudaStream_t stream);
+
+// ---- partial results ----
+// An output is [tokens, heads, size], float32 or bfloat16, a log-sum-exp [tokens, heads] float32; any strides but the
+// last of outputs. -inf: the row has seen no key, and its output is not read.
+
+// accumulated = the softmax over the keys of both; `accumulated` float32, may be `first` itself. With log-sum-exps l
+// and m: output a + (b - a) / (1 + exp(l - m)), which holds for any gap.
+void merge_partials(const Tensor& first, const Tensor& first_log_sum_exp, const Tensor& second,
+                    const Tensor& second_log_sum_exp, const Tensor& accumulated, const Tensor& accumulated_log_sum_exp,
+                    cudaStream_t stream);
+// output = from, 0 where no key was seen; and the log-sum-exps. `from` may be `output` itself (then only rows without
+// keys are written).
+void finish_partial(const Tensor& from, const Tensor& from_log_sum_exp, const Tensor& output, const Tensor& log_sum_exp,
+                    cudaStream_t stream);
+// -inf everywhere.
+void clear_log_sum_exp(const Tensor& log_sum_exp, cudaStream_t stream);
+
+// Rows of a dense batch, [batch, heads, length] contiguous, to and from the tokens of a [tokens, heads] tensor that
+// begin at first_token + batch index * distance.
+void gather_rows(const Tensor& tokens, int64_t first_token, int64_t distance, int64_t batch, int64_t length,
+                 float* dense, cudaStream_t stream);
+void scatter_rows(const float* dense, int64_t first_token, int64_t distance, int64_t batch, int64_t length,
+                  const Tensor& tokens, cudaStream_t stream);
+
+// ---- tensors ----
+
+// to = from, [tokens, heads, size] of the same dtype.
+void copy_heads(const Tensor& from, const Tensor& to, cudaStream_t stream);
+// to = from, [tokens, heads] float32.
+void copy_rows(const Tensor& from, const Tensor& to, cudaStream_t stream);
+// to += from, [tokens, heads, size]; from bfloat16 contiguous, to float32.
+void add_gradient(const Tensor& from, const Tensor& to, cudaStream_t stream);
+// sums[token, head] = sum of output * doutput; contiguous float32.
+void output_gradient_sums(const Tensor& output, const Tensor& doutput, float* sums, cudaStream_t stream);
+
+// ---- attention of any tasks ----
+// Deterministic: every query tile (forward, dquery) and every key tile (dkey, dvalue) belongs to one block that adds in
+// the order of the list.
+
+inline constexpr int64_t kTaskTile = 64;  // tokens
+
+// Tasks as tiled_by_queries or tiled_by_keys gives them for kTaskTile; device memory.
+struct TaskTiles {
+  const AttentionTask* tasks = nullptr;
+  const TaskTile* tiles = nullptr;
+  int64_t tile_count = 0;
+};
+
+// Whether the task kernels take heads of these sizes: up to 256.
+inline constexpr int64_t kLargestTaskHeadSize = 256;
+
+// Writes output and log_sum_exp of the rows that see a key, nothing else. `by_query` as arguments.tasks.
+void task_attention_forward(const AttentionForward& arguments, const TaskTiles& by_query, const Tensor& output,
+                            const Tensor& log_sum_exp, cudaStream_t stream);
+// Adds to dquery, dkey, dvalue. `sums`: of output_gradient_sums.
+void task_attention_backward(const AttentionBackward& arguments, const TaskTiles& by_query, const TaskTiles& by_key,
+                             const float* sums, cudaStream_t stream);
+
+}  // namespace ithaca::cuda
