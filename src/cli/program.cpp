@@ -18,6 +18,7 @@
 #include "cli/run_folder.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "cli/verify_command.h"
 #include "train/recipe_options.h"
 #include "train/run.h"
 
@@ -122,7 +123,6 @@ void declare_options(CLI::App& app, Arguments& arguments) {
 // Commands of the design that this version does not have, and what comes nearest.
 void refuse_absent_command(const std::string& name) {
   static const std::vector<std::pair<std::string, std::string>> absent = {
-      {"verify", "Train twice with other sizes and compare the metrics.jsonl of both."},
       {"plan", "The first lines of ithaca train say what a run needs; --set train.max_steps=1 tries one step."},
       {"bench", "metrics.jsonl of a short run has its times; make bench builds and runs the benchmarks."},
       {"tokenize", "Give ready token ids with data.format: tokens."},
@@ -146,6 +146,8 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   declare_train(app, arguments);
   declare_inspect(app, arguments);
   declare_options(app, arguments);
+  VerifyArguments verify_arguments;
+  declare_verify(app, verify_arguments);
   try {
     app.parse(argument_count, argument_texts);
   } catch (const CLI::ParseError& stop) {
@@ -158,6 +160,7 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
     throw ConfigurationError(fmt::format("{}; see ithaca{} --help", stop.what(), command));
   }
   if (app.got_subcommand("train")) return train(arguments, out, err);
+  if (app.got_subcommand("verify")) return verify_command(verify_arguments, out);
   if (app.got_subcommand("inspect")) {
     return inspect_path(arguments.inspect_path, {arguments.inspect_tensors}, out);
   }

@@ -1,0 +1,102 @@
+#include "cli/verify_command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ostream>
+
+#include "base/text.h"
+#include "checkpoint/hugging_face.h"
+#include "cli/program.h"
+#include "cli/signals.h"
+#include "train/recipe_options.h"
+#include "train/verify.h"
+
+namespace ithaca {
+
+namespace {
+
+// "0" for no difference at all, "1.2e-07" otherwise.
+std::string difference(double value) {
+  return value == 0.0 ? "0" : fmt::format("{:.1e}", value);
+}
+
+std::string layout_of(const VerifyMesh& mesh) {
+  return mesh.ring_size > 1 ? std::string(layout_name(mesh.layout)) : "";
+}
+
+std::string table_header(size_t mesh_width) {
+  return fmt::format("{:<{}}  {:<10}  {:>12}  {:>8}  {:>12}  {:>8}  {:>9}  {:>9}  {:>11}  {:>11}  {:>8}  {}", "mesh",
+                     mesh_width, "layout", "loss", "differs", "grad norm", "differs", "gradients", "later", "sent/rank",
+                     "memory/rank", "seconds", "verdict");
+}
+
+std::string table_line(const VerifyRow& row, size_t mesh_width) {
+  return fmt::format("{:<{}}  {:<10}  {:>12.7f}  {:>8}  {:>12.7f}  {:>8}  {:>9}  {:>9}  {:>11}  {:>11}  {:>8.2f}  {}",
+                     row.mesh.text, mesh_width, layout_of(row.mesh), row.losses.at(0), difference(row.loss_difference),
+                     row.grad_norms.at(0), difference(row.grad_norm_difference), difference(row.gradient_difference),
+                     difference(row.later_difference), format_bytes(row.bytes_sent),
+                     format_bytes(row.peak_memory_bytes), row.seconds, row.agrees ? "agrees" : "DIFFERS");
+}
+
+}  // namespace
+
+void declare_verify(CLI::App& app, VerifyArguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("verify", "Compare the first steps of a recipe on one rank and on other meshes");
+  command->add_option("recipe", arguments.recipe, "The recipe, a YAML file")->required();
+  command
+      ->add_option("--meshes", arguments.meshes,
+                   "Which: 1,ulysses:4,ring:4:zigzag,all_gather:3,hybrid:2x4 (hybrid: ulysses x ring; a layout may "
+                   "follow). Default: those that suit the "
+                   "model's heads, up to 4 ranks")
+      ->type_name("LIST");
+  command->add_option("--steps", arguments.steps, "How many optimizer steps (default 2)")->type_name("N");
+  command
+      ->add_option("--bound", arguments.bound,
+                   "Largest relative difference in loss, gradient norm and gradients (default 5e-6)")
+      ->type_name("X");
+  command->add_option("--set", arguments.assignments, "An option of the recipe, section.name=value; may be repeated")
+      ->type_name("OPTION")
+      ->allow_extra_args(false);
+  command->footer(
+      "Every mesh starts from the same weights and sees the same sequences. Exit status: 0 all agree, 1 one differs, 2 "
+      "usage, 3 stopped by Ctrl-C.");
+}
+
+int verify_command(const VerifyArguments& arguments, std::ostream& out) {
+  const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, std::nullopt});
+  VerifyOptions options;
+  options.steps = arguments.steps;
+  if (arguments.bound != 0.0) options.bound = arguments.bound;
+  options.meshes = arguments.meshes.empty()
+                       ? default_verify_meshes(ModelDirectory(recipe.model.path).description().query_heads)
+                       : parse_verify_meshes(arguments.meshes);
+  size_t mesh_width = 4;
+  for (const VerifyMesh& mesh : options.meshes) mesh_width = std::max(mesh_width, mesh.text.size());
+  install_stop_signals();
+  out << table_header(mesh_width) << '\n' << std::flush;
+  const std::vector<VerifyRow> rows = verify_recipe(
+      recipe, options, [&](const VerifyRow& row) { out << table_line(row, mesh_width) << '\n'
+                                                       << std::flush; },
+      stop_requested());
+  const auto differing = std::count_if(rows.begin(), rows.end(), [](const VerifyRow& row) { return !row.agrees; });
+  if (stop_requested().load()) {
+    out << "Stopped before every mesh was compared.\n";
+    return kExitStoppedEarly;
+  }
+  if (differing == 0) {
+    out << fmt::format("All meshes agree with one rank within {:.0e}.\n", options.bound);
+    return kExitDone;
+  }
+  for (const VerifyRow& row : rows) {
+    if (!row.agrees) {
+      out << fmt::format("{} differs from one rank by more than {:.0e}; the gradient that differs most is {}.\n",
+                         row.mesh.text, options.bound, row.gradient_name.empty() ? "none" : row.gradient_name);
+    }
+  }
+  return kExitFailed;
+}
+
+}  // namespace ithaca
