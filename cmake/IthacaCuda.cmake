@@ -31,16 +31,13 @@ if(ITHACA_WITH_CUDA)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
   endif()
   enable_language(CUDA)
-  set(CMAKE_CUDA_STANDARD 20)
-  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   find_package(CUDAToolkit 13 REQUIRED)
   find_package(cuDNN 9 REQUIRED)
 
   add_library(ithaca_cuda_flags INTERFACE)
-  target_compile_features(ithaca_cuda_flags INTERFACE cuda_std_20)
   target_compile_options(ithaca_cuda_flags INTERFACE
-    -Xcompiler=-Wall,-Wextra,-ffp-contract=off --expt-relaxed-constexpr --extended-lambda -lineinfo
+    -std=c++20 -Xcompiler=-Wall,-Wextra,-ffp-contract=off --expt-relaxed-constexpr --extended-lambda -lineinfo
     $<$<BOOL:${ITHACA_WARNINGS_AS_ERRORS}>:-Werror=all-warnings>
     $<$<BOOL:${ITHACA_WARNINGS_AS_ERRORS}>:-Xcompiler=-Werror>)
 endif()

@@ -39,8 +39,8 @@ struct CudaBackendOptions {
 };
 
 struct CudaDeviceInfo {
-  std::string name;            // "NVIDIA H200"
-  int64_t memory_bytes = 0;    // in all
+  std::string name;          // "NVIDIA H200"
+  int64_t memory_bytes = 0;  // in all
   int multiprocessors = 0;
   int compute_capability = 0;  // 90 for 9.0
 };

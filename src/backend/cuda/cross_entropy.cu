@@ -1,0 +1,313 @@
+// One tile of the loss: softmax cross-entropy of each row, and its gradient in place of the logits.
+//
+// The maximum and the sum of exponentials come from one pass over the row (the sum is rescaled whenever the maximum
+// grows). With the gradient wanted, the row waits in shared memory, cut over the blocks of a cluster, so that logits
+// are read once and written once; rows that do not come in 16-byte words, or are too long, are read twice.
+#include <cooperative_groups.h>
+#include <math_constants.h>
+
+#include <algorithm>
+
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/reduce.cuh"
+#include "backend/cuda/tiles.cuh"
+
+namespace ithaca::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kMostClusterBlocks = 8;  // the largest that every device of this generation takes
+// Shared memory of one block's piece of a row: two blocks share a multiprocessor up to the first, one can have the
+// second.
+constexpr int64_t kComfortablePieceBytes = 100 << 10;
+constexpr int64_t kLargestPieceBytes = 200 << 10;
+constexpr float kLog2E = 1.4426950408889634f;
+
+template <typename T>
+struct View {
+  T* logits;
+  const int64_t* labels;
+  const float* weights;  // null: 1
+  double* row_losses;
+  int64_t logits_stride, label_stride, weight_stride;
+  int64_t tokens, vocabulary;
+  double gradient_scale;
+  bool with_gradient;
+};
+
+// e^x by the hardware's 2^x (2 units in the last place), results under 1e-38 as 0.
+__device__ inline float exponential(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * kLog2E));
+  return result;
+}
+
+// max and sum of e^(x - max) of the numbers seen so far.
+struct Softmax {
+  float max;
+  float sum;
+
+  __device__ static Softmax empty() { return {-CUDART_INF_F, 0.0f}; }
+
+  __device__ void add(const Softmax& other) {
+    const float high = fmaxf(max, other.max);
+    if (high == -CUDART_INF_F) {  // nothing seen, or only -inf; a NaN stays in the sum
+      sum += other.sum;
+      return;
+    }
+    sum = sum * exponential(max - high) + other.sum * exponential(other.max - high);
+    max = high;
+  }
+};
+
+template <typename T, int kWidth>
+__device__ inline void add_vector(Softmax& state, const Pack<T, kWidth>& values) {
+  float high = state.max;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) high = fmaxf(high, values[i]);
+  if (high == -CUDART_INF_F) {
+    // fmaxf skips NaN, which must not be lost.
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) state.sum += isnan(values[i]) ? values[i] : 0.0f;
+    return;
+  }
+  float sum = state.sum * exponential(state.max - high);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sum += exponential(values[i] - high);
+  state.sum = sum;
+  state.max = high;
+}
+
+// Over all threads of the block, in a fixed order; every thread gets the result.
+__device__ inline Softmax block_softmax(Softmax state, Softmax* scratch) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    Softmax other;
+    other.max = __shfl_xor_sync(kAllLanes, state.max, distance);
+    other.sum = __shfl_xor_sync(kAllLanes, state.sum, distance);
+    state.add(other);
+  }
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  __syncthreads();
+  if (lane == 0) scratch[warp] = state;
+  __syncthreads();
+  Softmax total = Softmax::empty();
+  for (int other = 0; other < warps; ++other) total.add(scratch[other]);
+  return total;
+}
+
+template <typename T>
+__device__ inline void write_row_loss(const View<T>& view, int64_t row, int64_t label, float label_logit, float weight,
+                                      const Softmax& softmax) {
+  const bool is_valid = label >= 0 && label < view.vocabulary;
+  const double loss =
+      log(static_cast<double>(softmax.sum)) + static_cast<double>(softmax.max) - static_cast<double>(label_logit);
+  view.row_losses[row] = is_valid ? static_cast<double>(weight) * loss : CUDART_NAN;
+}
+
+// (softmax - onehot) * scale of the vector that begins at `column`.
+template <typename T, int kWidth>
+__device__ inline Pack<T, kWidth> vector_gradient(const Pack<T, kWidth>& values, int64_t column, int64_t label,
+                                                  float max, float scale_over_sum, float scale) {
+  float gradient[kWidth];
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) gradient[i] = exponential(values[i] - max) * scale_over_sum;
+  const int64_t place = label - column;
+  if (place >= 0 && place < kWidth) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) gradient[i] -= i == place ? scale : 0.0f;
+  }
+  Pack<T, kWidth> result;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) result.set(i, gradient[i]);
+  return result;
+}
+
+template <typename T>
+__device__ inline float weight_of(const View<T>& view, int64_t row) {
+  return view.weights == nullptr ? 1.0f : view.weights[row * view.weight_stride];
+}
+
+// A block for each row, which is read twice when the gradient is wanted.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const View<T> view) {
+  __shared__ Softmax scratch[32];
+  const int64_t vectors = view.vocabulary / kWidth;
+  for (int64_t row = blockIdx.x; row < view.tokens; row += gridDim.x) {
+    T* const logits = view.logits + row * view.logits_stride;
+    const int64_t label = view.labels[row * view.label_stride];
+    if (label == -100) {
+      if (threadIdx.x == 0) view.row_losses[row] = 0.0;
+      if (view.with_gradient) {
+        Pack<T, kWidth> zeros;
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) zeros.set(i, 0.0f);
+        for (int64_t vector = threadIdx.x; vector < vectors; vector += kThreads) zeros.store(logits + vector * kWidth);
+      }
+      continue;
+    }
+    Softmax softmax = Softmax::empty();
+    for (int64_t vector = threadIdx.x; vector < vectors; vector += kThreads) {
+      add_vector(softmax, Pack<T, kWidth>::load(logits + vector * kWidth));
+    }
+    float label_logit = 0.0f;
+    if (threadIdx.x == 0 && label >= 0 && label < view.vocabulary) label_logit = to_float(logits[label]);
+    softmax = block_softmax(softmax, scratch);  // its barriers also part the reads from the writes below
+    const float weight = weight_of(view, row);
+    if (threadIdx.x == 0) write_row_loss(view, row, label, label_logit, weight, softmax);
+    if (!view.with_gradient) continue;
+    const auto scale = static_cast<float>(static_cast<double>(weight) * view.gradient_scale);
+    const float scale_over_sum = scale / softmax.sum;
+    for (int64_t vector = threadIdx.x; vector < vectors; vector += kThreads) {
+      const int64_t column = vector * kWidth;
+      const auto values = Pack<T, kWidth>::load(logits + column);
+      vector_gradient(values, column, label, softmax.max, scale_over_sum, scale).store(logits + column);
+    }
+  }
+}
+
+// A cluster for each row: block r of it has the r-th piece, in shared memory between reading and writing.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) cross_entropy_cluster_kernel(const View<T> view, int64_t piece_vectors) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  constexpr int kWidth = kVectorWidth<T>;
+  constexpr int kUnroll = 4;
+  namespace groups = cooperative_groups;
+  extern __shared__ uint4 piece_words[];
+  __shared__ Softmax scratch[32];
+  __shared__ Softmax piece_softmax;
+  auto* const piece = reinterpret_cast<T*>(piece_words);
+  const groups::cluster_group cluster = groups::this_cluster();
+  const auto blocks = static_cast<int>(cluster.num_blocks());
+  const auto rank = static_cast<int>(cluster.block_rank());
+  const int64_t row = blockIdx.x / static_cast<unsigned>(blocks);
+  const int64_t vectors = view.vocabulary / kWidth;
+  const int64_t begin = rank * piece_vectors;
+  const int64_t end = begin + piece_vectors < vectors ? begin + piece_vectors : vectors;
+  T* const logits = view.logits + row * view.logits_stride;
+  const int64_t label = view.labels[row * view.label_stride];
+  if (label == -100) {  // the same for all blocks of the cluster
+    if (rank == 0 && threadIdx.x == 0) view.row_losses[row] = 0.0;
+    Pack<T, kWidth> zeros;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) zeros.set(i, 0.0f);
+    for (int64_t vector = begin + threadIdx.x; vector < end; vector += kThreads) zeros.store(logits + vector * kWidth);
+    return;
+  }
+
+  Softmax softmax = Softmax::empty();
+  int64_t vector = begin + threadIdx.x;
+  for (; vector + (kUnroll - 1) * kThreads < end; vector += kUnroll * kThreads) {
+    Pack<T, kWidth> values[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) values[i] = Pack<T, kWidth>::load(logits + (vector + i * kThreads) * kWidth);
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      values[i].store(piece + (vector + i * kThreads - begin) * kWidth);
+      add_vector(softmax, values[i]);
+    }
+  }
+  for (; vector < end; vector += kThreads) {
+    const auto values = Pack<T, kWidth>::load(logits + vector * kWidth);
+    values.store(piece + (vector - begin) * kWidth);
+    add_vector(softmax, values);
+  }
+  float label_logit = 0.0f;
+  if (rank == 0 && threadIdx.x == 0 && label >= 0 && label < view.vocabulary) label_logit = to_float(logits[label]);
+
+  softmax = block_softmax(softmax, scratch);
+  if (threadIdx.x == 0) piece_softmax = softmax;
+  cluster.sync();  // all pieces are read, all sums are there
+  Softmax total = Softmax::empty();
+  for (int other = 0; other < blocks; ++other) total.add(*cluster.map_shared_rank(&piece_softmax, other));
+
+  const float weight = weight_of(view, row);
+  if (rank == 0 && threadIdx.x == 0) write_row_loss(view, row, label, label_logit, weight, total);
+  const auto scale = static_cast<float>(static_cast<double>(weight) * view.gradient_scale);
+  const float scale_over_sum = scale / total.sum;
+  for (int64_t own = begin + threadIdx.x; own < end; own += kThreads) {  // what this thread has put there itself
+    const auto values = Pack<T, kWidth>::load(piece + (own - begin) * kWidth);
+    vector_gradient(values, own * kWidth, label, total.max, scale_over_sum, scale).store(logits + own * kWidth);
+  }
+  cluster.sync();  // nobody leaves while its sum may still be read
+#endif
+}
+
+bool device_has_clusters() {
+  int device = 0;
+  int major = 0;
+  ITHACA_CUDA_CHECK(cudaGetDevice(&device));
+  ITHACA_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major >= 9;
+}
+
+// Blocks that share a row of `bytes`; 0 when it is too long for the largest cluster.
+int cluster_blocks_for(int64_t bytes) {
+  for (int blocks = 1; blocks <= kMostClusterBlocks; blocks *= 2) {
+    if (divide_up(bytes, blocks) <= kComfortablePieceBytes) return blocks;
+  }
+  return divide_up(bytes, kMostClusterBlocks) <= kLargestPieceBytes ? kMostClusterBlocks : 0;
+}
+
+template <typename T>
+void launch_clusters(const View<T>& view, int blocks, cudaStream_t stream) {
+  const int64_t piece_vectors = divide_up(view.vocabulary / kVectorWidth<T>, blocks);
+  const auto piece_bytes = static_cast<size_t>(piece_vectors) * 16;
+  ITHACA_CUDA_CHECK(cudaFuncSetAttribute(cross_entropy_cluster_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(piece_bytes)));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(view.tokens * blocks));
+  launch.blockDim = dim3(kThreads);
+  launch.dynamicSmemBytes = piece_bytes;
+  launch.stream = stream;
+  launch.attrs = &attribute;
+  launch.numAttrs = 1;
+  ITHACA_CUDA_CHECK(cudaLaunchKernelEx(&launch, cross_entropy_cluster_kernel<T>, view, piece_vectors));
+}
+
+}  // namespace
+
+void cross_entropy(const CrossEntropy& arguments, double* row_losses, cudaStream_t stream) {
+  const Tensor& logits = arguments.logits;
+  const int64_t tokens = logits.extent(0);
+  if (tokens == 0) return;
+  with_float_type(logits.dtype, [&](auto type) {
+    using T = decltype(type);
+    const bool has_weights = !arguments.weights.is_absent();
+    const View<T> view{data_of<T>(logits),
+                       arguments.labels.as<int64_t>(),
+                       has_weights ? arguments.weights.as<float>() : nullptr,
+                       row_losses,
+                       logits.stride(0),
+                       arguments.labels.stride(0),
+                       has_weights ? arguments.weights.stride(0) : 0,
+                       tokens,
+                       logits.extent(1),
+                       arguments.gradient_scale,
+                       arguments.with_gradient};
+    const bool vectors = rows_are_vectors(logits, kVectorWidth<T>);
+    const int blocks = cluster_blocks_for(view.vocabulary * static_cast<int64_t>(sizeof(T)));
+    constexpr int64_t kMostRows = int64_t{1} << 27;  // of a grid of clusters
+    if (vectors && view.with_gradient && blocks > 0 && tokens <= kMostRows && device_has_clusters()) {
+      launch_clusters(view, blocks, stream);
+      return;
+    }
+    const auto grid = static_cast<unsigned>(std::min<int64_t>(tokens, 1 << 20));
+    if (vectors) {
+      cross_entropy_kernel<T, kVectorWidth<T>><<<grid, kThreads, 0, stream>>>(view);
+    } else {
+      cross_entropy_kernel<T, 1><<<grid, kThreads, 0, stream>>>(view);
+    }
+    ITHACA_CUDA_CHECK_LAUNCH("cross_entropy");
+  });
+  add_partials(row_losses, tokens, arguments.loss_sum.as<double>(), stream);
+}
+
+}  // namespace ithaca::cuda

@@ -1,0 +1,125 @@
+// How kernels read and write: elements as float, several at a time in 16-byte accesses. Internal to backend/cuda.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "base/error.h"
+#include "tensor/tensor.h"
+
+namespace ithaca::cuda {
+
+using BFloat = __nv_bfloat16;
+
+__device__ inline float to_float(float value) {
+  return value;
+}
+__device__ inline float to_float(BFloat value) {
+  return __bfloat162float(value);
+}
+template <typename T>
+__device__ inline T from_float(float value) {
+  if constexpr (std::is_same_v<T, BFloat>) {
+    return __float2bfloat16_rn(value);
+  } else {
+    return value;
+  }
+}
+
+// N neighbouring elements, moved in words of 16 bytes (8 where they are no more).
+template <typename T, int N>
+struct Pack {
+  static constexpr int kBytes = N * static_cast<int>(sizeof(T));
+  static_assert(kBytes % 16 == 0 || kBytes == 8 || N == 1, "a pack is whole words or a single element");
+  using Word = std::conditional_t<kBytes % 16 == 0, uint4, uint2>;
+  static constexpr int kWords = kBytes / static_cast<int>(sizeof(Word));
+  alignas(N == 1 ? sizeof(T) : sizeof(Word)) T values[N];
+
+  __device__ static Pack load(const T* from) {
+    Pack pack;
+    if constexpr (N == 1) {
+      pack.values[0] = *from;
+    } else {
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) {
+        reinterpret_cast<Word*>(pack.values)[word] = reinterpret_cast<const Word*>(from)[word];
+      }
+    }
+    return pack;
+  }
+  __device__ void store(T* to) const {
+    if constexpr (N == 1) {
+      *to = values[0];
+    } else {
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) {
+        reinterpret_cast<Word*>(to)[word] = reinterpret_cast<const Word*>(values)[word];
+      }
+    }
+  }
+  __device__ float operator[](int index) const {
+    return to_float(values[index]);
+  }
+  __device__ void set(int index, float value) {
+    values[index] = from_float<T>(value);
+  }
+};
+
+// Elements of T in one 16-byte word.
+template <typename T>
+inline constexpr int kVectorWidth = 16 / static_cast<int>(sizeof(T));
+
+// ---- host side: which kernel a tensor can have ----
+
+template <typename T>
+T* data_of(const Tensor& tensor) {
+  return static_cast<T*>(tensor.data);
+}
+
+// Calls function(T{}) with the element type of `dtype`, float or BFloat.
+template <typename Function>
+void with_float_type(DType dtype, Function&& function) {
+  switch (dtype) {
+    case DType::float32:
+      return function(float{});
+    case DType::bfloat16:
+      return function(BFloat{});
+    default:
+      throw ContractError("a CUDA operation was given a tensor that is neither float32 nor bfloat16");
+  }
+}
+
+// As with_float_type, for a tensor that operations allow to be T or float32.
+template <typename T, typename Function>
+void with_type_or_float(DType dtype, Function&& function) {
+  if (dtype == DType::float32) {
+    function(float{});
+  } else if constexpr (std::is_same_v<T, float>) {
+    throw ContractError("a CUDA operation in float32 was given a bfloat16 tensor");
+  } else {
+    function(T{});
+  }
+}
+
+// True when all rows of the tensor (every index but the last) begin at multiples of 16 bytes for vectors of `width`
+// elements: the pointer, the strides of all dimensions but the last, and the last extent.
+inline bool rows_are_vectors(const Tensor& tensor, int width) {
+  if (tensor.is_absent()) return true;
+  if (reinterpret_cast<uintptr_t>(tensor.data) % 16 != 0) return false;
+  const int last = tensor.rank() - 1;
+  if (last < 0 || tensor.extent(last) % width != 0) return false;
+  for (int dimension = 0; dimension < last; ++dimension) {
+    if (tensor.extent(dimension) > 1 && tensor.stride(dimension) * element_size(tensor.dtype) % 16 != 0) return false;
+  }
+  return true;
+}
+
+inline int64_t divide_up(int64_t value, int64_t divisor) {
+  return (value + divisor - 1) / divisor;
+}
+
+}  // namespace ithaca::cuda
