@@ -64,10 +64,10 @@ ModelOptions decide_model_options(const Recipe& recipe) {
 RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset) {
   RunDecisions decisions;
 
-  ScheduleRequest request;
+  AutoScheduleRequest request;
   request.cp_size = static_cast<int>(recipe.parallel.sp_size);
-  request.ulysses_size = static_cast<int>(recipe.parallel.ulysses_size);
-  request.ring_size = static_cast<int>(recipe.parallel.ring_size);
+  if (recipe.parallel.ulysses_size > 0) request.ulysses_size = static_cast<int>(recipe.parallel.ulysses_size);
+  if (recipe.parallel.ring_size > 0) request.ring_size = static_cast<int>(recipe.parallel.ring_size);
   if (recipe.parallel.schedule != "auto") {
     request.kind = parse_choice(
         "parallel.schedule", recipe.parallel.schedule,
@@ -78,15 +78,24 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
                                   {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
   }
   request.heads = {model.query_heads, model.key_heads, model.head_size, model.head_size, attention_scale(model)};
-  request.tokens = dataset.summary().longest_sequence * recipe.train.micro_batch_size;
-  const ScheduleChoice choice = choose_schedule(request);
-  decisions.schedule_reason = choice.reason;
+  request.element_bytes = element_size(DType::float32);
+  const DatasetSummary& data = dataset.summary();
+  request.tokens = data.longest_sequence * recipe.train.micro_batch_size;
+  request.mean_document_tokens = data.tokens / std::max<int64_t>({1, data.documents, data.sequences});
+  // The layers without a window, if there are any, have nearly all of the work.
+  const auto widest = std::min_element(model.layers.begin(), model.layers.end(), [](const auto& a, const auto& b) {
+    return a.window == 0 ? b.window != 0 : b.window != 0 && a.window > b.window;
+  });
+  request.mask.window = widest == model.layers.end() ? 0 : widest->window;
+  const AutoScheduleChoice choice = choose_schedule(request);
+  const bool chosen_freely = recipe.parallel.schedule == "auto" && recipe.parallel.sp_size > 1;
+  if (chosen_freely) decisions.schedule_reason = choice.reason;
 
   TrainingRankOptions& rank = decisions.rank;
-  rank.mesh.ring = choice.ring_size;
-  rank.mesh.ulysses = choice.ulysses_size;
+  rank.mesh.ring = choice.sizes.ring_size;
+  rank.mesh.ulysses = choice.sizes.ulysses_size;
   rank.mesh.dp_replicate = static_cast<int>(recipe.parallel.dp_replicate_size);
-  rank.schedule = choice.kind;
+  rank.schedule = choice.sizes.kind;
   rank.layout = choice.layout;
   rank.model = decide_model_options(recipe);
   rank.optimizer.beta1 = recipe.optim.adam_beta1;
