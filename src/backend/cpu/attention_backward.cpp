@@ -30,11 +30,10 @@ HWY_BEFORE_NAMESPACE();
 namespace ithaca::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int kTiles = static_cast<int>(BackwardBlocks::kTiles);
+constexpr int64_t kTiles = BackwardBlocks::kTiles;
 constexpr int64_t kScoreKeys = BackwardBlocks::kScoreKeys;
 constexpr int64_t kBlockRows = kTiles * kMaxTileRows;  // row capacity of everything packed by row
 constexpr int64_t kStrip = kVectors * kLanes;          // columns of one strip of row-packed matrices
-static_assert(kVectors <= 4);                          // add_key_gradients knows the widths of narrower strips
 
 // Row-packed matrices hold their columns in strips of kStrip (the last one narrower, whole registers), each strip as
 // [row][width]: where the strip of column `column` begins, in a matrix with room for `capacity` rows.
@@ -92,7 +91,7 @@ HWY_INLINE float dot(const float* a, const float* b, int64_t size) {
 
 // One group of rows: kTiles tiles and what is known of their rows.
 struct RowGroup {
-  int tiles = 0;
+  int64_t tiles = 0;
   int64_t rows[kTiles];  // live rows of each tile
   TileKeys visible[kTiles];
   alignas(64) float log_sum_exp_high[kTiles][kMaxTileRows];  // in units of log2(e), as the sum of two floats
@@ -160,7 +159,7 @@ class BackwardPass {
       group.tiles = 0;
       for (int64_t first = row; first < std::min<int64_t>(rows, row + kTiles * kTileRows); first += kTileRows) {
         const int64_t token = queries.begin + first / group_;
-        const int64_t tile_rows = std::min<int64_t>(kTileRows, rows - first);
+        const int64_t tile_rows = std::min(kTileRows, rows - first);
         TileKeys& visible = group.visible[group.tiles];
         find_tile_keys(tasks_, run, token, first % group_, group_, tile_rows, k_begin, k_end, visible);
         if (visible.any_begin < visible.any_end) pack_tile(group, token, first % group_, head * group_, tile_rows);
@@ -184,7 +183,7 @@ class BackwardPass {
   // Packs the next tile of `group`, whose visible keys are already there. Rows without any key in the whole sequence
   // become rows that see nothing.
   void pack_tile(RowGroup& group, int64_t token, int64_t group_head, int64_t first_head, int64_t rows) {
-    const int tile = group.tiles++;
+    const int64_t tile = group.tiles++;
     group.rows[tile] = rows;
     TileKeys& visible = group.visible[tile];
     const float* query_rows[kTileRows];
@@ -233,7 +232,7 @@ class BackwardPass {
   void add_group(RowGroup& group) {
     int64_t begin = std::numeric_limits<int64_t>::max();
     int64_t end = 0;
-    for (int tile = 0; tile < group.tiles; ++tile) {
+    for (int64_t tile = 0; tile < group.tiles; ++tile) {
       if (group.visible[tile].any_begin >= group.visible[tile].any_end) continue;
       begin = std::min<int64_t>(begin, group.visible[tile].any_begin);
       end = std::max<int64_t>(end, group.visible[tile].any_end);
@@ -242,21 +241,21 @@ class BackwardPass {
     begin = begin / kPanel * kPanel;
     end = round_up(end, kPanel);
     for (int64_t key = begin; key < end; key += kScoreKeys) add_keys(group, key, std::min(end, key + kScoreKeys));
-    for (int tile = 0; tile < group.tiles; ++tile) {
+    for (int64_t tile = 0; tile < group.tiles; ++tile) {
       unpack_transposed<true>(dquery_tile(tile), group.rows[tile], key_size_, scale_, group.dquery[tile]);
     }
   }
 
   // The first and last tile that see a key panel; tiles between them that do not hold zeros for it.
   struct PanelTiles {
-    int begin = kTiles;
-    int end = 0;
+    int64_t begin = kTiles;
+    int64_t end = 0;
   };
 
   // Keys [begin, end) of the block, whole panels, at most kScoreKeys of them.
   void add_keys(RowGroup& group, int64_t begin, int64_t end) {
     std::array<PanelTiles, static_cast<size_t>(kScoreKeys / kPanel)> panels{};
-    for (int tile = 0; tile < group.tiles; ++tile) {
+    for (int64_t tile = 0; tile < group.tiles; ++tile) {
       const TileKeys& visible = group.visible[tile];
       const int64_t first = std::max<int64_t>(begin, visible.any_begin / kPanel * kPanel);
       const int64_t last = std::min<int64_t>(end, round_up(visible.any_end, kPanel));
@@ -289,7 +288,7 @@ class BackwardPass {
 
   // P and dS of one key panel and one tile.
   template <bool kMasked>
-  HWY_INLINE void score_panel(const RowGroup& group, int tile, int64_t key, int64_t slot) {
+  HWY_INLINE void score_panel(const RowGroup& group, int64_t tile, int64_t key, int64_t slot) {
     const FloatTag d;
     const IntTag di;
     float* HWY_RESTRICT probability = probabilities(tile, slot);
@@ -297,11 +296,11 @@ class BackwardPass {
     Float sums[kPanel][kVectors];
     multiply_scores(workspace_ + blocks_.key_panels + key * key_size_, query_tile(tile), key_size_, sums);
     ITHACA_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
+    for (int64_t v = 0; v < kVectors; ++v) {
       const Float high = hn::Load(d, group.log_sum_exp_high[tile] + v * kLanes);
       const Float low = hn::Load(d, group.log_sum_exp_low[tile] + v * kLanes);
       ITHACA_UNROLL
-      for (int i = 0; i < kPanel; ++i) {
+      for (int64_t i = 0; i < kPanel; ++i) {
         Float p = exp2(hn::Sub(hn::Sub(sums[i][v], high), low));
         if (kMasked) {
           const auto index = hn::Set(di, static_cast<int32_t>(key + i));
@@ -315,10 +314,10 @@ class BackwardPass {
     }
     multiply_scores(workspace_ + blocks_.value_panels + key * value_size_, doutput_tile(tile), value_size_, sums);
     ITHACA_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
+    for (int64_t v = 0; v < kVectors; ++v) {
       const Float delta = hn::Load(d, group.delta[tile] + v * kLanes);
       ITHACA_UNROLL
-      for (int i = 0; i < kPanel; ++i) {
+      for (int64_t i = 0; i < kPanel; ++i) {
         const Float p = hn::LoadU(d, probability + i * kMaxTileRows + v * kLanes);
         hn::StoreU(hn::Mul(p, hn::Sub(sums[i][v], delta)), d, gradient + i * kMaxTileRows + v * kLanes);
       }
@@ -335,51 +334,56 @@ class BackwardPass {
       for (int64_t key = begin; key < end; key += kPanel) {
         const PanelTiles tiles = panels[static_cast<size_t>((key - begin) / kPanel)];
         const float* panel = workspace_ + scores + (key - begin) * kMaxTileRows;
-        if (width == kStrip) {
-          add_key_panel<kVectors>(group, tiles, panel, strip, to + key * width);
-        } else if (width == 3 * kLanes) {
-          add_key_panel<std::min(3, kVectors)>(group, tiles, panel, strip, to + key * width);
-        } else if (width == 2 * kLanes) {
-          add_key_panel<2>(group, tiles, panel, strip, to + key * width);
-        } else {
-          add_key_panel<1>(group, tiles, panel, strip, to + key * width);
-        }
+        add_key_panel_of_width<kVectors>(width, group, tiles, panel, strip, to + key * width);
       }
     }
   }
 
-  template <int kColumns>
+  // Finds the number of registers in a strip of `width` columns.
+  template <int64_t kColumns>
+  HWY_INLINE void add_key_panel_of_width(int64_t width, const RowGroup& group, PanelTiles tiles, const float* panel,
+                                         const float* strip, float* to) {
+    if (width == kColumns * kLanes) {
+      add_key_panel<kColumns>(group, tiles, panel, strip, to);
+    } else if constexpr (kColumns > 1) {
+      add_key_panel_of_width<kColumns - 1>(width, group, tiles, panel, strip, to);
+    }
+  }
+
+  template <int64_t kColumns>
   HWY_INLINE void add_key_panel(const RowGroup& group, PanelTiles tiles, const float* HWY_RESTRICT panel,
                                 const float* HWY_RESTRICT strip, float* HWY_RESTRICT to) {
     const FloatTag d;
     constexpr int64_t kWidth = kColumns * kLanes;
     Float sums[kPanel][kColumns];
     ITHACA_UNROLL
-    for (int i = 0; i < kPanel; ++i) {
+    for (int64_t i = 0; i < kPanel; ++i) {
       ITHACA_UNROLL
-      for (int v = 0; v < kColumns; ++v) sums[i][v] = hn::LoadU(d, to + i * kWidth + v * kLanes);
+      for (int64_t v = 0; v < kColumns; ++v) sums[i][v] = hn::LoadU(d, to + i * kWidth + v * kLanes);
     }
-    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+    for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
       multiply_panel<kPanel, kColumns, kMaxTileRows, 1>(panel + tile * kScoreKeys * kMaxTileRows,
                                                         strip + tile * kMaxTileRows * kWidth, kWidth, group.rows[tile],
                                                         sums);
     }
     ITHACA_UNROLL
-    for (int i = 0; i < kPanel; ++i) {
+    for (int64_t i = 0; i < kPanel; ++i) {
       ITHACA_UNROLL
-      for (int v = 0; v < kColumns; ++v) hn::StoreU(sums[i][v], d, to + i * kWidth + v * kLanes);
+      for (int64_t v = 0; v < kColumns; ++v) hn::StoreU(sums[i][v], d, to + i * kWidth + v * kLanes);
     }
   }
 
-  float* query_tile(int tile) const { return workspace_ + blocks_.query_tiles + tile * key_size_ * kMaxTileRows; }
-  float* doutput_tile(int tile) const { return workspace_ + blocks_.doutput_tiles + tile * value_size_ * kMaxTileRows; }
-  float* dquery_tile(int tile) const {
+  float* query_tile(int64_t tile) const { return workspace_ + blocks_.query_tiles + tile * key_size_ * kMaxTileRows; }
+  float* doutput_tile(int64_t tile) const {
+    return workspace_ + blocks_.doutput_tiles + tile * value_size_ * kMaxTileRows;
+  }
+  float* dquery_tile(int64_t tile) const {
     return workspace_ + blocks_.dquery_tiles + tile * round_up(key_size_, kPanelFloats) * kMaxTileRows;
   }
-  float* probabilities(int tile, int64_t slot) const {
+  float* probabilities(int64_t tile, int64_t slot) const {
     return workspace_ + blocks_.probabilities + (tile * kScoreKeys + slot) * kMaxTileRows;
   }
-  float* score_gradients(int tile, int64_t slot) const {
+  float* score_gradients(int64_t tile, int64_t slot) const {
     return workspace_ + blocks_.score_gradients + (tile * kScoreKeys + slot) * kMaxTileRows;
   }
 

@@ -67,7 +67,7 @@ TEST(CpuAttentionEdge, MaximumGrowsWithinABlock) {
   for_each_instruction_set([] {
     AttentionCase attention({20, 600, 2, 2, 8, 8});
     for (int64_t key = 0; key < 600; ++key) {
-      shift_scores(attention, key, key + 1, static_cast<float>(key / 3) * 0.5f);
+      shift_scores(attention, key, key + 1, 0.5f * static_cast<float>(key - key % 3) / 3.0f);
     }
     attention.check({everything(20, 600)}, 4e-5);
   });
@@ -285,7 +285,7 @@ TEST(CpuAttentionEdge, AccumulatorBeyond32Bits) {
   attention_forward({query, attention.key.tensor(), attention.value.tensor(), tasks, attention.scale(), nullptr},
                     accumulator, workspace);
   attention.forward({causal(4)});
-  std::vector<float> output(4 * 2048);
+  std::vector<float> output(int64_t{4} * 2048);
   std::vector<float> log_sum_exp(4);
   finish_attention({accumulator.output.slice(0, kTokens - 4, kTokens),
                     accumulator.maximum.slice(0, kTokens - 4, kTokens), accumulator.sum.slice(0, kTokens - 4, kTokens)},
@@ -306,6 +306,7 @@ TEST(CpuAttentionEdge, SeveralThreads) {
   }
   std::vector<std::vector<float>> results(4);
   std::vector<std::thread> threads;
+  threads.reserve(results.size());
   for (std::vector<float>& result : results) {
     threads.emplace_back([&result] {
       AttentionCase attention({150, 150, 4, 2, 32, 32});

@@ -82,7 +82,7 @@ class ForwardPass {
                     value_panels_);
     for (int64_t row = 0; row < rows; row += kTileRows) {
       const int64_t token = queries.begin + row / group_;
-      const int64_t tile_rows = std::min<int64_t>(kTileRows, rows - row);
+      const int64_t tile_rows = std::min(kTileRows, rows - row);
       TileKeys visible;
       find_tile_keys(tasks_, run, token, row % group_, group_, tile_rows, k_begin, k_end, visible);
       if (visible.any_begin < visible.any_end) add_tile(token, row % group_, head * group_, tile_rows, visible);
@@ -125,7 +125,7 @@ class ForwardPass {
 
     Vectors m;
     Vectors l;
-    for (int v = 0; v < kVectors; ++v) {
+    for (int64_t v = 0; v < kVectors; ++v) {
       m[v] = hn::Load(d, maximum + v * kLanes);
       l[v] = hn::Load(d, sum + v * kLanes);
     }
@@ -133,7 +133,7 @@ class ForwardPass {
     for (int64_t key = visible.any_begin / kPanel * kPanel; key < end; key += ForwardBlocks::kScoreKeys) {
       add_keys(key, std::min(end, key + ForwardBlocks::kScoreKeys), visible, m, l);
     }
-    for (int v = 0; v < kVectors; ++v) {
+    for (int64_t v = 0; v < kVectors; ++v) {
       hn::Store(m[v], d, maximum + v * kLanes);
       hn::Store(l[v], d, sum + v * kLanes);
     }
@@ -149,7 +149,7 @@ class ForwardPass {
     const FloatTag d;
     const Float minus_infinity = hn::Set(d, -std::numeric_limits<float>::infinity());
     Vectors largest;
-    for (int v = 0; v < kVectors; ++v) largest[v] = minus_infinity;
+    for (int64_t v = 0; v < kVectors; ++v) largest[v] = minus_infinity;
     for (int64_t key = begin; key < end; key += kPanel) {
       if (is_unmasked(key, visible)) {
         score_panel<false>(key, begin, visible, largest);
@@ -160,11 +160,11 @@ class ForwardPass {
     follow_maximum(largest, m, l);
 
     Vectors reference;  // finite, so that masked scores stay -inf
-    for (int v = 0; v < kVectors; ++v) {
+    for (int64_t v = 0; v < kVectors; ++v) {
       reference[v] = hn::IfThenElse(hn::Eq(m[v], minus_infinity), hn::Zero(d), m[v]);
     }
     Vectors block_sum;
-    for (int v = 0; v < kVectors; ++v) block_sum[v] = hn::Zero(d);
+    for (int64_t v = 0; v < kVectors; ++v) block_sum[v] = hn::Zero(d);
     for (int64_t key = begin; key < end; key += kPanel) {
       float* scores = scores_ + (key - begin) * kMaxTileRows;
       if (is_unmasked(key, visible)) {
@@ -173,7 +173,7 @@ class ForwardPass {
         exponentiate_panel<true>(scores, reference, block_sum);
       }
     }
-    for (int v = 0; v < kVectors; ++v) l[v] = hn::Add(l[v], block_sum[v]);
+    for (int64_t v = 0; v < kVectors; ++v) l[v] = hn::Add(l[v], block_sum[v]);
 
     for (int64_t i = 0; i < value_size_; i += kPanel) {
       add_product_to_tile(value_panels_ + i * blocks_.key_block + begin * kPanel, scores_, end - begin,
@@ -194,9 +194,9 @@ class ForwardPass {
     multiply_scores(key_panels_ + key * key_size_, query_tile_, key_size_, sums);
     float* to = scores_ + (key - begin) * kMaxTileRows;
     ITHACA_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
+    for (int64_t v = 0; v < kVectors; ++v) {
       ITHACA_UNROLL
-      for (int i = 0; i < kPanel; ++i) {
+      for (int64_t i = 0; i < kPanel; ++i) {
         Float score = sums[i][v];
         if (kMasked) {
           const auto index = hn::Set(di, static_cast<int32_t>(key + i));
@@ -217,11 +217,11 @@ class ForwardPass {
     const FloatTag d;
     const Float minus_infinity = hn::Set(d, -std::numeric_limits<float>::infinity());
     bool any_grown = false;
-    for (int v = 0; v < kVectors; ++v) {
+    for (int64_t v = 0; v < kVectors; ++v) {
       any_grown |= !hn::AllFalse(d, hn::Gt(largest[v], hn::Add(m[v], hn::Set(d, kMaximumSlack))));
     }
     if (!any_grown) return;
-    for (int v = 0; v < kVectors; ++v) {
+    for (int64_t v = 0; v < kVectors; ++v) {
       const auto grown = hn::Gt(largest[v], hn::Add(m[v], hn::Set(d, kMaximumSlack)));
       const Float next = hn::IfThenElse(grown, largest[v], m[v]);
       Float factor = exp2(hn::Sub(m[v], next));
@@ -242,9 +242,9 @@ class ForwardPass {
   HWY_INLINE void exponentiate_panel(float* HWY_RESTRICT scores, const Vectors& reference, Vectors& block_sum) {
     const FloatTag d;
     ITHACA_UNROLL
-    for (int i = 0; i < kPanel; ++i) {
+    for (int64_t i = 0; i < kPanel; ++i) {
       ITHACA_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
+      for (int64_t v = 0; v < kVectors; ++v) {
         float* at = scores + i * kMaxTileRows + v * kLanes;
         const Float score = hn::LoadU(d, at);
         Float probability = exp2(hn::Sub(score, reference[v]));

@@ -26,20 +26,20 @@ namespace hn = hwy::HWY_NAMESPACE;
 // one. With 32 registers (AVX-512) 8 x 2, else 4 x 3 of 16 registers: both keep the multipliers busy (at least 8
 // independent sums) and load less often than they multiply.
 #if HWY_TARGET <= HWY_AVX3
-inline constexpr int kPanel = 8;
-inline constexpr int kVectors = 2;
+inline constexpr int64_t kPanel = 8;
+inline constexpr int64_t kVectors = 2;
 #elif HWY_TARGET == HWY_SCALAR
-inline constexpr int kPanel = 4;
-inline constexpr int kVectors = 4;
+inline constexpr int64_t kPanel = 4;
+inline constexpr int64_t kVectors = 4;
 #else
-inline constexpr int kPanel = 4;
-inline constexpr int kVectors = 3;
+inline constexpr int64_t kPanel = 4;
+inline constexpr int64_t kVectors = 3;
 #endif
 using FloatTag = hn::CappedTag<float, 16>;
 using IntTag = hn::RebindToSigned<FloatTag>;
 using Float = hn::Vec<FloatTag>;
-inline constexpr int kLanes = static_cast<int>(HWY_MIN(HWY_LANES(float), 16));
-inline constexpr int kTileRows = kVectors * kLanes;
+inline constexpr int64_t kLanes = static_cast<int64_t>(HWY_MIN(HWY_LANES(float), 16));
+inline constexpr int64_t kTileRows = kVectors * kLanes;
 static_assert(kTileRows <= kMaxTileRows);
 using Vectors = Float[kVectors];
 
@@ -71,19 +71,19 @@ HWY_INLINE Float exp2(Float x) {
 
 // The product of a panel of scalars and a strip of vectors, added to accumulators:
 //   sums[i][v] += sum over k < depth of left[i * kLeftRow + k * kLeftDepth] * right[k * right_stride + v * kLanes ...].
-template <int kRows, int kColumns, int kLeftRow, int kLeftDepth>
+template <int64_t kRows, int64_t kColumns, int64_t kLeftRow, int64_t kLeftDepth>
 HWY_INLINE void multiply_panel(const float* HWY_RESTRICT left, const float* HWY_RESTRICT right, int64_t right_stride,
                                int64_t depth, Float (&sums)[kRows][kColumns]) {
   const FloatTag d;
   for (int64_t k = 0; k < depth; ++k) {
     Float strip[kColumns];
     ITHACA_UNROLL
-    for (int v = 0; v < kColumns; ++v) strip[v] = hn::LoadU(d, right + v * kLanes);
+    for (int64_t v = 0; v < kColumns; ++v) strip[v] = hn::LoadU(d, right + v * kLanes);
     ITHACA_UNROLL
-    for (int i = 0; i < kRows; ++i) {
+    for (int64_t i = 0; i < kRows; ++i) {
       const Float scalar = hn::Set(d, left[i * kLeftRow]);
       ITHACA_UNROLL
-      for (int v = 0; v < kColumns; ++v) sums[i][v] = hn::MulAdd(scalar, strip[v], sums[i][v]);
+      for (int64_t v = 0; v < kColumns; ++v) sums[i][v] = hn::MulAdd(scalar, strip[v], sums[i][v]);
     }
     left += kLeftDepth;
     right += right_stride;
@@ -95,9 +95,9 @@ HWY_INLINE void multiply_scores(const float* HWY_RESTRICT panel, const float* HW
                                 Float (&sums)[kPanel][kVectors]) {
   const FloatTag d;
   ITHACA_UNROLL
-  for (int i = 0; i < kPanel; ++i) {
+  for (int64_t i = 0; i < kPanel; ++i) {
     ITHACA_UNROLL
-    for (int v = 0; v < kVectors; ++v) sums[i][v] = hn::Zero(d);
+    for (int64_t v = 0; v < kVectors; ++v) sums[i][v] = hn::Zero(d);
   }
   multiply_panel<kPanel, kVectors, 1, kPanel>(panel, tile, kMaxTileRows, depth, sums);
 }
@@ -108,15 +108,15 @@ HWY_INLINE void add_product_to_tile(const float* HWY_RESTRICT panel, const float
   const FloatTag d;
   Float sums[kPanel][kVectors];
   ITHACA_UNROLL
-  for (int i = 0; i < kPanel; ++i) {
+  for (int64_t i = 0; i < kPanel; ++i) {
     ITHACA_UNROLL
-    for (int v = 0; v < kVectors; ++v) sums[i][v] = hn::LoadU(d, to + i * kMaxTileRows + v * kLanes);
+    for (int64_t v = 0; v < kVectors; ++v) sums[i][v] = hn::LoadU(d, to + i * kMaxTileRows + v * kLanes);
   }
   multiply_panel<kPanel, kVectors, 1, kPanel>(panel, tile, kMaxTileRows, depth, sums);
   ITHACA_UNROLL
-  for (int i = 0; i < kPanel; ++i) {
+  for (int64_t i = 0; i < kPanel; ++i) {
     ITHACA_UNROLL
-    for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[i][v], d, to + i * kMaxTileRows + v * kLanes);
+    for (int64_t v = 0; v < kVectors; ++v) hn::StoreU(sums[i][v], d, to + i * kMaxTileRows + v * kLanes);
   }
 }
 
@@ -141,11 +141,11 @@ struct Quad {
 #endif
 
 // to[i * to_stride + r] = factor * rows[r][i] for i < size and r < kRows (a multiple of 4).
-template <int kRows>
+template <int64_t kRows>
 HWY_INLINE void pack_transposed(const float* const* rows, int64_t size, float factor, float* HWY_RESTRICT to,
                                 int64_t to_stride) {
   static_assert(kRows % 4 == 0);
-  for (int r = 0; r < kRows; r += 4) {
+  for (int64_t r = 0; r < kRows; r += 4) {
     int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
     const Quad::Tag d;
@@ -153,14 +153,14 @@ HWY_INLINE void pack_transposed(const float* const* rows, int64_t size, float fa
     for (; i + 4 <= size; i += 4) {
       Quad quad;
       ITHACA_UNROLL
-      for (int j = 0; j < 4; ++j) quad.row[j] = hn::Mul(scale, hn::LoadU(d, rows[r + j] + i));
+      for (int64_t j = 0; j < 4; ++j) quad.row[j] = hn::Mul(scale, hn::LoadU(d, rows[r + j] + i));
       quad.transpose();
       ITHACA_UNROLL
-      for (int j = 0; j < 4; ++j) hn::StoreU(quad.row[j], d, to + (i + j) * to_stride + r);
+      for (int64_t j = 0; j < 4; ++j) hn::StoreU(quad.row[j], d, to + (i + j) * to_stride + r);
     }
 #endif
     for (; i < size; ++i) {
-      for (int j = 0; j < 4; ++j) to[i * to_stride + r + j] = factor * rows[r + j][i];
+      for (int64_t j = 0; j < 4; ++j) to[i * to_stride + r + j] = factor * rows[r + j][i];
     }
   }
 }
@@ -178,10 +178,10 @@ HWY_INLINE void unpack_transposed(const float* HWY_RESTRICT tile, int64_t row_co
     for (; i + 4 <= size; i += 4) {
       Quad quad;
       ITHACA_UNROLL
-      for (int j = 0; j < 4; ++j) quad.row[j] = hn::LoadU(d, tile + (i + j) * kMaxTileRows + r);
+      for (int64_t j = 0; j < 4; ++j) quad.row[j] = hn::LoadU(d, tile + (i + j) * kMaxTileRows + r);
       quad.transpose();
       ITHACA_UNROLL
-      for (int j = 0; j < 4; ++j) {
+      for (int64_t j = 0; j < 4; ++j) {
         if (j < live) {
           float* to = rows[r + j] + i;
           hn::StoreU(kAdd ? hn::MulAdd(scale, quad.row[j], hn::LoadU(d, to)) : quad.row[j], d, to);
@@ -208,7 +208,7 @@ HWY_INLINE void pack_key_panels(const float* keys, int64_t stride, int64_t count
                                 float* HWY_RESTRICT to) {
   for (int64_t first = 0; first < count; first += kPanel) {
     const float* rows[kPanel];
-    for (int r = 0; r < kPanel; ++r) rows[r] = first + r < count ? keys + (first + r) * stride : zeros;
+    for (int64_t r = 0; r < kPanel; ++r) rows[r] = first + r < count ? keys + (first + r) * stride : zeros;
     pack_transposed<kPanel>(rows, size, 1.0f, to, kPanel);
     to += size * kPanel;
   }
@@ -219,7 +219,7 @@ HWY_INLINE void pack_key_panels(const float* keys, int64_t stride, int64_t count
 HWY_INLINE void pack_row_panels(const float* rows, int64_t stride, int64_t count, int64_t size, int64_t capacity,
                                 float* HWY_RESTRICT to) {
   const hn::CappedTag<float, kPanel> d;
-  constexpr int kStep = static_cast<int>(HWY_MIN(HWY_LANES(float), kPanel));
+  constexpr int64_t kStep = std::min(kLanes, kPanel);
   const int64_t padded = round_up(count, kPanel);
   for (int64_t row = 0; row < padded; ++row) {
     const float* from = rows + row * stride;
@@ -227,12 +227,12 @@ HWY_INLINE void pack_row_panels(const float* rows, int64_t stride, int64_t count
     int64_t i = 0;
     if (row < count) {
       for (; i + kPanel <= size; i += kPanel) {
-        for (int j = 0; j < kPanel; j += kStep) hn::StoreU(hn::LoadU(d, from + i + j), d, panel + j);
+        for (int64_t j = 0; j < kPanel; j += kStep) hn::StoreU(hn::LoadU(d, from + i + j), d, panel + j);
         panel += capacity * kPanel;
       }
     }
     for (; i < size; i += kPanel) {
-      for (int j = 0; j < kPanel; ++j) panel[j] = row < count && i + j < size ? from[i + j] : 0.0f;
+      for (int64_t j = 0; j < kPanel; ++j) panel[j] = row < count && i + j < size ? from[i + j] : 0.0f;
       panel += capacity * kPanel;
     }
   }
