@@ -72,7 +72,7 @@ class ObjectReader {
   }
 
  private:
-  static std::string shorten(std::string text) { return text.size() > 80 ? text.substr(0, 77) + "..." : text; }
+  static std::string shorten(const std::string& text) { return text.size() > 80 ? text.substr(0, 77) + "..." : text; }
 
   int64_t checked_integer(const std::string& key, int64_t smallest, int64_t largest) const {
     const Json& value = raw(key);

@@ -36,7 +36,8 @@ std::string config_of(const std::string& family, const std::map<std::string, std
   std::string text = "{";
   for (const auto& [key, value] : keys) {
     if (value.empty()) continue;
-    text += (text.size() > 1 ? ",\n \"" : "\n \"") + key + "\": " + value;
+    text += text.size() > 1 ? ",\n \"" : "\n \"";
+    text.append(key).append("\": ").append(value);
   }
   return text + "\n}";
 }
