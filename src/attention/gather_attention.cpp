@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "attention/local_attention.h"
 #include "attention/sequence_attention.h"
@@ -52,6 +53,10 @@ class GatherAttention : public SequenceAttention {
 
   void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
                 const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient) override {
+    // Of the previous group: kept while this one is enqueued, which would get its memory and wait for the sums; given
+    // back before the sums of this one, so that nobody who gets it has to wait for those.
+    GatheredTensor previous_dkey;
+    GatheredTensor previous_dvalue;
     for_each_group(plan, query_heads, qkv, [&](const GatherGroup& group, GatheredKeys& keys) {
       const Tensor own_dkey = heads_of(gradient.dkey, group.key);
       const Tensor own_dvalue = heads_of(gradient.dvalue, group.key);
@@ -76,11 +81,15 @@ class GatherAttention : public SequenceAttention {
                                  .dvalue = dvalue.parts[owner]});
       }
       if (!plan.needs_exchange()) return;
+      previous_dkey.buffer.release();
+      previous_dvalue.buffer.release();
       backend_.wait(communication(), backend_.record(compute()));
       ring_.reduce_scatter(communication(), dkey.parts, own_dkey);
       ring_.reduce_scatter(communication(), dvalue.parts, own_dvalue);
       dkey.buffer.last_used_on(communication());
       dvalue.buffer.last_used_on(communication());
+      previous_dkey = std::move(dkey);
+      previous_dvalue = std::move(dvalue);
     });
   }
 

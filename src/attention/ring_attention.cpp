@@ -142,11 +142,12 @@ class TravellingGradients : RingTravel {
     exchange(goes_on ? &here : nullptr, rank_ahead(1), arrives ? &arriving_ : nullptr, rank_ahead(plan_.ring_size - 1));
     exchange(is_mine && !goes_on ? &here : nullptr, held, comes_home ? &home_ : nullptr, rank_ahead(hop));
     if (arrives || comes_home) arrived_ = backend_.record(communication());
-    if (is_mine) here_.release_on(communication());
+    sent_ = std::move(here_);
   }
 
   // Adds what has arrived, after the compute work that hid it has been enqueued.
   void collect() {
+    if (!sent_.is_empty()) sent_.release_on(communication());
     if (arriving_.is_empty() && home_.is_empty()) return;
     backend_.wait(compute(), std::exchange(arrived_, Event()));
     if (!arriving_.is_empty()) add(arriving_, here_.views());
@@ -161,6 +162,7 @@ class TravellingGradients : RingTravel {
   }
 
   KeyValueBuffers here_;
+  KeyValueBuffers sent_;  // kept while the next hop is enqueued, which would get its memory and wait for the sending
   KeyValueBuffers arriving_;
   KeyValueBuffers home_;
   Event arrived_;

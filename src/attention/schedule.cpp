@@ -216,6 +216,9 @@ class ShardedSchedule : public AttentionSchedule {
     const int64_t tokens = exchange.part_tokens();
     const HeadKeys keys =
         allocate_keys("ulysses keys", "ulysses values", backend_.compute_dtype(), tokens, communication());
+    // The previous group's result is kept while the next group is enqueued, which would get its memory and wait for its
+    // return; and is given back before the next return, so that nobody who gets it has to wait for that.
+    Buffer previous;
     for_each_group(exchange, qkv, keys, {}, {}, [&](int group, const HeadInputs& inputs) {
       const HeadGroup own = own_group(group);
       Buffer result = allocate("ulysses output", MemoryClass::communication, backend_.compute_dtype(), tokens,
@@ -224,9 +227,11 @@ class ShardedSchedule : public AttentionSchedule {
         inner_->forward(plan.sequence, own.query, group_qkv(own, inputs, keys), result.tensor(),
                         query_heads_of(log_sum_exp, own.query));
       }
+      previous.release();
       backend_.wait(communication(), backend_.record(compute()));
       return_group(exchange, group, result.tensor(), output);
       result.last_used_on(communication());
+      previous = std::move(result);
     });
     // Both streams have read the keys; after the last exchange, which is behind the last attention, both are done.
   }
@@ -242,6 +247,7 @@ class ShardedSchedule : public AttentionSchedule {
     backend_.fill(compute(), {.to = dkeys.value.tensor()});
     KeyGradientReturn return_dkey(deal_, backend_, exchange, gradient.dkey);
     KeyGradientReturn return_dvalue(deal_, backend_, exchange, gradient.dvalue);
+    Buffer previous;  // dQ, kept as in forward
     for_each_group(exchange, qkv, keys, output, doutput, [&](int group, const HeadInputs& inputs) {
       const HeadGroup own = own_group(group);
       Buffer dquery = allocate("ulysses dQ", MemoryClass::communication, DType::float32, tokens, own.query.count(),
@@ -252,6 +258,7 @@ class ShardedSchedule : public AttentionSchedule {
                          query_heads_of(log_sum_exp, own.query), inputs.doutput.tensor(),
                          {dquery.tensor(), key_heads(dkeys.key, own.key), key_heads(dkeys.value, own.key)});
       }
+      previous.release();
       backend_.wait(communication(), backend_.record(compute()));
       return_group(exchange, group, dquery.tensor(), gradient.dquery);
       dquery.last_used_on(communication());
@@ -259,6 +266,7 @@ class ShardedSchedule : public AttentionSchedule {
         return_dkey.exchange(group, key_heads(dkeys.key, own.key_leaves));
         return_dvalue.exchange(group, key_heads(dkeys.value, own.key_leaves));
       }
+      previous = std::move(dquery);
     });
     dkeys.key.last_used_on(communication());
     dkeys.value.last_used_on(communication());

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "attention/head_deal.h"
 #include "backend/cpu/cpu_backend.h"
@@ -185,14 +186,15 @@ void MeshRank::finish() const {
   backend.finish(backend.record(backend.compute_stream()));
 }
 
-void run_on_mesh(int ulysses, int ring, const std::function<void(MeshRank&)>& body) {
+void run_on_mesh(int ulysses, int ring, const std::function<void(MeshRank&)>& body, const BackendWrapper& wrap) {
   ThreadRankOptions options;
   options.timeout_seconds = 60.0;
   run_thread_ranks(ulysses * ring, options, [&](ThreadRank& rank) {
     CpuBackendOptions backend_options;
     backend_options.memory_limit_bytes = int64_t{1} << 30;
     backend_options.host_memory_limit_bytes = int64_t{1} << 20;
-    const std::unique_ptr<Backend> backend = make_cpu_backend(backend_options);
+    std::unique_ptr<Backend> backend = make_cpu_backend(backend_options);
+    if (wrap) backend = wrap(rank.rank(), std::move(backend));
     MeshSizes sizes;
     sizes.ulysses = ulysses;
     sizes.ring = ring;
@@ -202,36 +204,39 @@ void run_on_mesh(int ulysses, int ring, const std::function<void(MeshRank&)>& bo
   });
 }
 
-CaseRun run_case(const ScheduleCase& test_case, const SequenceInputs& inputs) {
+CaseRun run_case(const ScheduleCase& test_case, const SequenceInputs& inputs, const BackendWrapper& wrap) {
   CaseRun run;
   run.results = empty_results(test_case.heads, test_case.documents.total_tokens());
   run.ranks.resize(static_cast<size_t>(test_case.ranks()));
-  run_on_mesh(test_case.ulysses, test_case.ring, [&](MeshRank& here) {
-    const auto schedule = make_schedule(test_case.kind, test_case.layout, test_case.heads, here.backend, here.mesh);
-    const auto plan = schedule->plan(test_case.documents, test_case.mask);
-    RankTensors tensors(test_case, *plan, inputs);
-    const Traffic ring_start = here.mesh.ring().traffic();
-    const Traffic ulysses_start = here.mesh.ulysses().traffic();
-    schedule->forward(*plan, tensors.qkv(), tensors.output(), tensors.log_sum_exp());
-    here.finish();
-    const Traffic ring_middle = here.mesh.ring().traffic();
-    const Traffic ulysses_middle = here.mesh.ulysses().traffic();
-    schedule->backward(*plan, tensors.qkv(), tensors.output(), tensors.log_sum_exp(), tensors.doutput(),
-                       tensors.gradient());
-    here.finish();
-    tensors.gather(here.mesh.coordinates(), run.results);
-    RankReport& report = run.ranks[static_cast<size_t>(here.mesh.cp_rank())];
-    report.forward_ring = difference(ring_middle, ring_start);
-    report.forward_ulysses = difference(ulysses_middle, ulysses_start);
-    report.backward_ring = difference(here.mesh.ring().traffic(), ring_middle);
-    report.backward_ulysses = difference(here.mesh.ulysses().traffic(), ulysses_middle);
-    report.tokens = plan->shard().size();
-    report.cost = schedule->cost(report.tokens);
-    const MemoryUsage& usage = here.backend.arena(Tier::device).usage();
-    report.peak_communication = usage.peak_by_class[static_cast<size_t>(MemoryClass::communication)];
-    report.memory_left = usage.current;
-    report.visible_pairs_times_heads = plan->visible_pairs_times_heads();
-  });
+  run_on_mesh(
+      test_case.ulysses, test_case.ring,
+      [&](MeshRank& here) {
+        const auto schedule = make_schedule(test_case.kind, test_case.layout, test_case.heads, here.backend, here.mesh);
+        const auto plan = schedule->plan(test_case.documents, test_case.mask);
+        RankTensors tensors(test_case, *plan, inputs);
+        const Traffic ring_start = here.mesh.ring().traffic();
+        const Traffic ulysses_start = here.mesh.ulysses().traffic();
+        schedule->forward(*plan, tensors.qkv(), tensors.output(), tensors.log_sum_exp());
+        here.finish();
+        const Traffic ring_middle = here.mesh.ring().traffic();
+        const Traffic ulysses_middle = here.mesh.ulysses().traffic();
+        schedule->backward(*plan, tensors.qkv(), tensors.output(), tensors.log_sum_exp(), tensors.doutput(),
+                           tensors.gradient());
+        here.finish();
+        tensors.gather(here.mesh.coordinates(), run.results);
+        RankReport& report = run.ranks[static_cast<size_t>(here.mesh.cp_rank())];
+        report.forward_ring = difference(ring_middle, ring_start);
+        report.forward_ulysses = difference(ulysses_middle, ulysses_start);
+        report.backward_ring = difference(here.mesh.ring().traffic(), ring_middle);
+        report.backward_ulysses = difference(here.mesh.ulysses().traffic(), ulysses_middle);
+        report.tokens = plan->shard().size();
+        report.cost = schedule->cost(report.tokens);
+        const MemoryUsage& usage = here.backend.arena(Tier::device).usage();
+        report.peak_communication = usage.peak_by_class[static_cast<size_t>(MemoryClass::communication)];
+        report.memory_left = usage.current;
+        report.visible_pairs_times_heads = plan->visible_pairs_times_heads();
+      },
+      wrap);
   return run;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -61,8 +62,11 @@ struct CaseRun {
   std::vector<RankReport> ranks;
 };
 
+// Puts something around the CPU backend of a rank.
+using BackendWrapper = std::function<std::unique_ptr<Backend>(int rank, std::unique_ptr<Backend> backend)>;
+
 // Forward and backward of the case on its ranks. Inputs are handed over as strided views of one fused tensor per rank.
-CaseRun run_case(const ScheduleCase& test_case, const SequenceInputs& inputs);
+CaseRun run_case(const ScheduleCase& test_case, const SequenceInputs& inputs, const BackendWrapper& wrap = {});
 
 // One rank of run_on_mesh.
 struct MeshRank {
@@ -72,7 +76,7 @@ struct MeshRank {
   void finish() const;
 };
 // Runs `body` on ulysses x ring thread ranks with a CPU backend each.
-void run_on_mesh(int ulysses, int ring, const std::function<void(MeshRank&)>& body);
+void run_on_mesh(int ulysses, int ring, const std::function<void(MeshRank&)>& body, const BackendWrapper& wrap = {});
 
 // One rank's shard of a case with its tensors, for tests that call a schedule themselves.
 class RankTensors {

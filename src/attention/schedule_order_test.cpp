@@ -1,0 +1,155 @@
+// Schedules on a backend whose compute stream is as asynchronous as a GPU's: order, overlap, no waiting on the host.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/schedule_testing.h"
+#include "attention/watched_backend.h"
+
+namespace ithaca::testing {
+namespace {
+
+BackendWrapper watched(const WatchedBackendOptions& options) {
+  return [options](int rank, std::unique_ptr<Backend> backend) {
+    WatchedBackendOptions own = options;
+    own.seed = options.seed * 100 + static_cast<uint64_t>(rank);
+    return std::make_unique<WatchedBackend>(std::move(backend), own);
+  };
+}
+
+std::vector<ScheduleCase> cases() {
+  const HeadShape heads{.query_heads = 6, .key_heads = 3, .key_size = 8, .value_size = 12, .scale = 0.3f};
+  const HeadShape few{.query_heads = 5, .key_heads = 1, .key_size = 8, .value_size = 8, .scale = 0.3f};
+  const Documents documents = random_documents(97, 30.0, 1);
+  return {{ScheduleKind::ring, Layout::zigzag, 1, 4, heads, documents, {}},
+          {ScheduleKind::ring, Layout::contiguous, 1, 5, heads, documents, {.causal = false, .window = 0}},
+          {ScheduleKind::all_gather, Layout::striped, 1, 3, heads, documents, {}},
+          {ScheduleKind::ulysses, Layout::contiguous, 4, 1, heads, documents, {}},
+          {ScheduleKind::ulysses, Layout::contiguous, 3, 1, few, documents, {}},
+          {ScheduleKind::hybrid, Layout::zigzag, 2, 2, heads, documents, {}},
+          {ScheduleKind::hybrid, Layout::striped, 4, 2, few, documents, {.causal = true, .window = 20}}};
+}
+
+TEST(ScheduleOrder, PausesChangeNothing) {
+  for (const ScheduleCase& test_case : cases()) {
+    const SequenceInputs inputs = random_inputs(test_case.heads, 97, 2);
+    const SequenceResults plain = run_case(test_case, inputs).results;
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
+      EXPECT_TRUE(same_bits(plain, run_case(test_case, inputs, watched({seed, 300, 0})).results))
+          << "slow compute: " << test_case.describe();
+      EXPECT_TRUE(same_bits(plain, run_case(test_case, inputs, watched({seed, 0, 300})).results))
+          << "slow communication: " << test_case.describe();
+      EXPECT_TRUE(same_bits(plain, run_case(test_case, inputs, watched({seed, 200, 200})).results))
+          << test_case.describe();
+    }
+  }
+}
+
+// Forward and backward return while the compute stream has not even begun.
+TEST(ScheduleOrder, TheHostNeverWaits) {
+  for (const ScheduleCase& test_case : cases()) {
+    const SequenceInputs inputs = random_inputs(test_case.heads, 97, 3);
+    const SequenceTruth truth = true_results(test_case.heads, test_case.documents, test_case.mask, inputs);
+    SequenceResults results = empty_results(test_case.heads, 97);
+    run_on_mesh(
+        test_case.ulysses, test_case.ring,
+        [&](MeshRank& here) {
+          const auto schedule =
+              make_schedule(test_case.kind, test_case.layout, test_case.heads, here.backend, here.mesh);
+          const auto plan = schedule->plan(test_case.documents, test_case.mask);
+          RankTensors tensors(test_case, *plan, inputs);
+          std::atomic_flag gate{};
+          here.backend.enqueue(here.backend.compute_stream(), [&gate] { gate.wait(false); });
+          schedule->forward(*plan, tensors.qkv(), tensors.output(), tensors.log_sum_exp());
+          schedule->backward(*plan, tensors.qkv(), tensors.output(), tensors.log_sum_exp(), tensors.doutput(),
+                             tensors.gradient());
+          gate.test_and_set();
+          gate.notify_all();
+          here.finish();
+          tensors.gather(here.mesh.coordinates(), results);
+        },
+        watched({}));
+    EXPECT_LE(largest_error(results, truth), 2e-6) << test_case.describe();
+  }
+}
+
+// What the first rank enqueues: C for an exchange, A for attention.
+std::pair<std::string, std::string> order_of(const ScheduleCase& test_case) {
+  const SequenceInputs inputs = random_inputs(test_case.heads, test_case.documents.total_tokens(), 4);
+  std::pair<std::string, std::string> order;
+  run_on_mesh(
+      test_case.ulysses, test_case.ring,
+      [&](MeshRank& here) {
+        auto& backend = dynamic_cast<WatchedBackend&>(here.backend);
+        const auto schedule = make_schedule(test_case.kind, test_case.layout, test_case.heads, backend, here.mesh);
+        const auto plan = schedule->plan(test_case.documents, test_case.mask);
+        RankTensors tensors(test_case, *plan, inputs);
+        backend.clear_log();
+        schedule->forward(*plan, tensors.qkv(), tensors.output(), tensors.log_sum_exp());
+        const std::string forward = backend.log();
+        backend.clear_log();
+        schedule->backward(*plan, tensors.qkv(), tensors.output(), tensors.log_sum_exp(), tensors.doutput(),
+                           tensors.gradient());
+        here.finish();
+        if (here.mesh.cp_rank() == 0) order = {forward, backend.log()};
+      },
+      watched({}));
+  return order;
+}
+
+TEST(ScheduleOrder, CommunicationIsEnqueuedBeforeTheComputationThatHidesIt) {
+  const HeadShape heads{.query_heads = 8, .key_heads = 8, .key_size = 8, .value_size = 8, .scale = 0.3f};
+  const HeadShape grouped{.query_heads = 8, .key_heads = 2, .key_size = 8, .value_size = 8, .scale = 0.3f};
+  const Documents documents = Documents::single(64);
+  using Order = std::pair<std::string, std::string>;
+  // Ring of 4: keys and values of hop j + 1 before the attention of hop j; in backward, dK and dV of hop j during hop
+  // j + 1, and at the end home.
+  EXPECT_EQ(order_of({ScheduleKind::ring, Layout::zigzag, 1, 4, heads, documents, {}}), (Order{"CCA"
+                                                                                               "CCA"
+                                                                                               "CCA"
+                                                                                               "A",
+                                                                                               "CCA"
+                                                                                               "CCA"
+                                                                                               "CCCCA"
+                                                                                               "CCA"
+                                                                                               "CC"}));
+  // Ulysses over 2: four groups of one head; queries, keys and values of the next group before the attention of this
+  // one, its output behind it. Backward also brings output and its gradient, and returns dQ, dK, dV.
+  EXPECT_EQ(order_of({ScheduleKind::ulysses, Layout::contiguous, 2, 1, heads, documents, {}}), (Order{"CCC"
+                                                                                                      "CCCA"
+                                                                                                      "CCCCA"
+                                                                                                      "CCCCA"
+                                                                                                      "CAC",
+                                                                                                      "CCCCC"
+                                                                                                      "CCCCCA"
+                                                                                                      "CCCCCCCCA"
+                                                                                                      "CCCCCCCCA"
+                                                                                                      "CCCACCC"}));
+  // One key head per rank: it comes with the first group, and its gradient goes with the last.
+  EXPECT_EQ(order_of({ScheduleKind::ulysses, Layout::contiguous, 2, 1, grouped, documents, {}}), (Order{"CCC"
+                                                                                                        "CA"
+                                                                                                        "CCA"
+                                                                                                        "CCA"
+                                                                                                        "CAC",
+                                                                                                        "CCCCC"
+                                                                                                        "CCCA"
+                                                                                                        "CCCCA"
+                                                                                                        "CCCCA"
+                                                                                                        "CACCC"}));
+  // All-gather over 2, two key heads: the second head's keys and values before the first head's attention (own keys,
+  // then the other's).
+  EXPECT_EQ(order_of({ScheduleKind::all_gather, Layout::zigzag, 1, 2, grouped, documents, {}}), (Order{"CC"
+                                                                                                       "CCAA"
+                                                                                                       "AA",
+                                                                                                       "CC"
+                                                                                                       "CCAA"
+                                                                                                       "CCAA"
+                                                                                                       "CC"}));
+}
+
+}  // namespace
+}  // namespace ithaca::testing
