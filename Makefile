@@ -1,7 +1,7 @@
 # What people run. On a fresh Debian 12 with git and make every target installs what it needs (as root or through sudo).
 #
 #   make quickstart   build the program and train a small model on a book, split over 4 ranks
-#   make test         build everything and run all tests
+#   make test         build everything and run all tests but those labelled slow;  make test-slow  runs these
 #   make release      build build/release/bin/ithaca only
 #   make bench        build and run the benchmarks
 #   make docs         write docs/config.md from the option table
@@ -55,7 +55,14 @@ quickstart: release
 test: deps-test
 	@cmake --preset release -DITHACA_BUILD_TESTS=ON
 	@cmake --build $(BUILD) -j $(JOBS)
-	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS)
+	ctest --test-dir $(BUILD) -LE 'slow|gpu' --output-on-failure --no-tests=error -j $(JOBS)
+
+# The full exactness matrices: hours on two cores, the same checks that `make test` samples.
+.PHONY: test-slow
+test-slow: deps-test
+	@cmake --preset release -DITHACA_BUILD_TESTS=ON
+	@cmake --build $(BUILD) -j $(JOBS)
+	ctest --test-dir $(BUILD) -L slow --output-on-failure --no-tests=error -j $(JOBS)
 
 .PHONY: bench
 bench: deps-bench
