@@ -51,17 +51,19 @@ void list_tensors(const SafetensorsFile& file, std::ostream& out) {
   }
 }
 
+// model.safetensors, or its shards model-00001-of-00002.safetensors, ...
 std::vector<fs::path> weight_files(const fs::path& directory) {
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("model") && name.ends_with(".safetensors")) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
   return files;
 }
 
 std::string rope_text(const RopeDescription& rope) {
-  std::string text = fmt::format("{}, theta {:g}", rope_name(rope.kind), rope.theta);
+  std::string text = fmt::format("{}, theta {}", rope_name(rope.kind), rope.theta);
   if (rope.kind != RopeKind::standard) text += fmt::format(", factor {:g}", rope.factor);
   if (rope.original_max_positions > 0) {
     text += fmt::format(", original positions {}", format_count(rope.original_max_positions));

@@ -26,7 +26,7 @@ TEST(Inspect, AModelDirectory) {
   EXPECT_THAT(text, testing::HasSubstr("the head is the embedding"));
   EXPECT_THAT(text, testing::HasSubstr("layers       2, hidden 32, intermediate 72\n"));
   EXPECT_THAT(text, testing::HasSubstr("attention    4 query heads, 2 key heads, head size 16; q/k norm\n"));
-  EXPECT_THAT(text, testing::HasSubstr("RoPE         default, theta 1e+06\n"));
+  EXPECT_THAT(text, testing::HasSubstr("RoPE         default, theta 1000000\n"));
   EXPECT_THAT(text, testing::HasSubstr("float32"));
   EXPECT_THAT(text, testing::HasSubstr("unsupported  nothing\n"));
 }
@@ -40,6 +40,7 @@ TEST(Inspect, TensorsOnRequest) {
   const std::string text = text_of(kModels + "llama-plain", 0, {.tensors = true});
   EXPECT_THAT(text, testing::HasSubstr("model.safetensors\n"));
   EXPECT_THAT(text, testing::ContainsRegex("model.embed_tokens.weight +F32 +\\["));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("expected.safetensors")));
   EXPECT_THAT(text_of(kModels + "llama-plain/model.safetensors"), testing::HasSubstr("model.embed_tokens.weight"));
 }
 
