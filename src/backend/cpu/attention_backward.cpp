@@ -353,24 +353,15 @@ class BackwardPass {
   template <int64_t kColumns>
   HWY_INLINE void add_key_panel(const RowGroup& group, PanelTiles tiles, const float* HWY_RESTRICT panel,
                                 const float* HWY_RESTRICT strip, float* HWY_RESTRICT to) {
-    const FloatTag d;
     constexpr int64_t kWidth = kColumns * kLanes;
     Float sums[kPanel][kColumns];
-    ITHACA_UNROLL
-    for (int64_t i = 0; i < kPanel; ++i) {
-      ITHACA_UNROLL
-      for (int64_t v = 0; v < kColumns; ++v) sums[i][v] = hn::LoadU(d, to + i * kWidth + v * kLanes);
-    }
+    clear(sums);
     for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
       multiply_panel<kPanel, kColumns, kMaxTileRows, 1>(panel + tile * kScoreKeys * kMaxTileRows,
                                                         strip + tile * kMaxTileRows * kWidth, kWidth, group.rows[tile],
                                                         sums);
     }
-    ITHACA_UNROLL
-    for (int64_t i = 0; i < kPanel; ++i) {
-      ITHACA_UNROLL
-      for (int64_t v = 0; v < kColumns; ++v) hn::StoreU(sums[i][v], d, to + i * kWidth + v * kLanes);
-    }
+    add_to(sums, kWidth, to);
   }
 
   float* query_tile(int64_t tile) const { return workspace_ + blocks_.query_tiles + tile * key_size_ * kMaxTileRows; }

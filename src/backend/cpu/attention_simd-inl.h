@@ -90,34 +90,43 @@ HWY_INLINE void multiply_panel(const float* HWY_RESTRICT left, const float* HWY_
   }
 }
 
+template <int64_t kRows, int64_t kColumns>
+HWY_INLINE void clear(Float (&sums)[kRows][kColumns]) {
+  ITHACA_UNROLL
+  for (int64_t i = 0; i < kRows; ++i) {
+    ITHACA_UNROLL
+    for (int64_t v = 0; v < kColumns; ++v) sums[i][v] = hn::Zero(FloatTag());
+  }
+}
+
+// to[i * stride + v * kLanes ...] += sums[i][v]. Products are summed on their own and only then added to what is there:
+// long sums are so made of short ones, and their rounding errors stay those of short ones.
+template <int64_t kRows, int64_t kColumns>
+HWY_INLINE void add_to(const Float (&sums)[kRows][kColumns], int64_t stride, float* HWY_RESTRICT to) {
+  const FloatTag d;
+  ITHACA_UNROLL
+  for (int64_t i = 0; i < kRows; ++i) {
+    ITHACA_UNROLL
+    for (int64_t v = 0; v < kColumns; ++v) {
+      float* at = to + i * stride + v * kLanes;
+      hn::StoreU(hn::Add(hn::LoadU(d, at), sums[i][v]), d, at);
+    }
+  }
+}
+
 // sums = a panel [depth][kPanel] times a tile [depth][tile rows]: kPanel rows of scores of one tile.
 HWY_INLINE void multiply_scores(const float* HWY_RESTRICT panel, const float* HWY_RESTRICT tile, int64_t depth,
                                 Float (&sums)[kPanel][kVectors]) {
-  const FloatTag d;
-  ITHACA_UNROLL
-  for (int64_t i = 0; i < kPanel; ++i) {
-    ITHACA_UNROLL
-    for (int64_t v = 0; v < kVectors; ++v) sums[i][v] = hn::Zero(d);
-  }
+  clear(sums);
   multiply_panel<kPanel, kVectors, 1, kPanel>(panel, tile, kMaxTileRows, depth, sums);
 }
 
 // to[kPanel][tile rows] += panel [depth][kPanel] transposed, times tile [depth][tile rows].
 HWY_INLINE void add_product_to_tile(const float* HWY_RESTRICT panel, const float* HWY_RESTRICT tile, int64_t depth,
                                     float* HWY_RESTRICT to) {
-  const FloatTag d;
   Float sums[kPanel][kVectors];
-  ITHACA_UNROLL
-  for (int64_t i = 0; i < kPanel; ++i) {
-    ITHACA_UNROLL
-    for (int64_t v = 0; v < kVectors; ++v) sums[i][v] = hn::LoadU(d, to + i * kMaxTileRows + v * kLanes);
-  }
-  multiply_panel<kPanel, kVectors, 1, kPanel>(panel, tile, kMaxTileRows, depth, sums);
-  ITHACA_UNROLL
-  for (int64_t i = 0; i < kPanel; ++i) {
-    ITHACA_UNROLL
-    for (int64_t v = 0; v < kVectors; ++v) hn::StoreU(sums[i][v], d, to + i * kMaxTileRows + v * kLanes);
-  }
+  multiply_scores(panel, tile, depth, sums);
+  add_to(sums, kMaxTileRows, to);
 }
 
 #if HWY_TARGET != HWY_SCALAR

@@ -215,6 +215,14 @@ TEST(CpuAttention, ErrorDoesNotGrowWithTheNumberOfCalls) {
   });
 }
 
+// Thousands of terms are summed per output and gradient; their rounding must not pile up with the length.
+TEST(CpuAttention, ErrorDoesNotGrowWithTheLength) {
+  AttentionCase attention({2500, 2500, 1, 1, 16, 16});
+  attention.dkey.fill(0.0f);
+  attention.dvalue.fill(0.0f);
+  attention.check({causal(2500)}, 6e-7, visible_causally());
+}
+
 TEST(CpuAttention, OrderOfTasksMovesOnlyRounding) {
   const std::vector<int64_t> lengths = {30, 7, 100, 1, 1, 61};
   Tasks tasks = documents(lengths);
