@@ -38,8 +38,8 @@ class GatherAttention : public SequenceAttention {
       : heads_(heads), backend_(backend), ring_(ring) {}
 
   void forward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
-               const Tensor& log_sum_exp) override {
-    for_each_group(plan, query_heads, qkv, [&](const GatherGroup& group, GatheredKeys& keys) {
+               const Tensor& log_sum_exp, const EnqueueNext& enqueue_next) override {
+    for_each_group(plan, query_heads, qkv, enqueue_next, [&](const GatherGroup& group, GatheredKeys& keys) {
       const Tensor query = heads_of(qkv.query, group.query);
       RunningAttention running(backend_, heads_, group.query_heads, query.extent(0));
       for (int hop = 0; hop < plan.ring_size; ++hop) {
@@ -52,12 +52,13 @@ class GatherAttention : public SequenceAttention {
   }
 
   void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
-                const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient) override {
+                const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient,
+                const EnqueueNext& enqueue_next) override {
     // Of the previous group: kept while this one is enqueued, which would get its memory and wait for the sums; given
     // back before the sums of this one, so that nobody who gets it has to wait for those.
     GatheredTensor previous_dkey;
     GatheredTensor previous_dvalue;
-    for_each_group(plan, query_heads, qkv, [&](const GatherGroup& group, GatheredKeys& keys) {
+    for_each_group(plan, query_heads, qkv, enqueue_next, [&](const GatherGroup& group, GatheredKeys& keys) {
       const Tensor own_dkey = heads_of(gradient.dkey, group.key);
       const Tensor own_dvalue = heads_of(gradient.dvalue, group.key);
       GatheredTensor dkey = allocate("all-gather dK", plan, own_dkey, compute());
@@ -153,12 +154,14 @@ class GatherAttention : public SequenceAttention {
 
   // Calls work(group, keys) for every group, with the gathering of the following group enqueued before.
   template <typename Work>
-  void for_each_group(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Work& work) {
+  void for_each_group(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv,
+                      const EnqueueNext& enqueue_next, const Work& work) {
     const std::vector<GatherGroup> all = groups(query_heads);
     std::optional<GatheredKeys> next = gather(plan, qkv, all.front());
     for (size_t index = 0; index < all.size(); ++index) {
       GatheredKeys keys = std::move(*next);
       if (index + 1 < all.size()) next = gather(plan, qkv, all[index + 1]);
+      if (index == 0) enqueue_next();
       work(all[index], keys);
       keys.key.buffer.last_used_on(compute());
       keys.value.buffer.last_used_on(compute());

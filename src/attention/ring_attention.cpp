@@ -174,11 +174,12 @@ class RingAttention : public SequenceAttention {
       : heads_(heads), backend_(backend), ring_(ring) {}
 
   void forward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
-               const Tensor& log_sum_exp) override {
+               const Tensor& log_sum_exp, const EnqueueNext& enqueue_next) override {
     RunningAttention running(backend_, heads_, query_heads, qkv.query.extent(0));
     TravellingKeys keys(backend_, ring_, plan, qkv);
     for (int hop = 0; hop < plan.ring_size; ++hop) {
       keys.send_ahead(hop);
+      if (hop == 0) enqueue_next();
       const auto& tasks = plan.tasks[static_cast<size_t>(plan.owner_at(hop))];
       if (!tasks.empty()) {
         const KeyValueViews& here = keys.use();
@@ -190,11 +191,13 @@ class RingAttention : public SequenceAttention {
   }
 
   void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
-                const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient) override {
+                const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient,
+                const EnqueueNext& enqueue_next) override {
     TravellingKeys keys(backend_, ring_, plan, qkv);
     TravellingGradients gradients(backend_, ring_, plan, gradient);
     for (int hop = 0; hop < plan.ring_size; ++hop) {
       keys.send_ahead(hop);
+      if (hop == 0) enqueue_next();
       if (hop > 1) gradients.transfer(hop - 1);
       const auto& tasks = plan.tasks[static_cast<size_t>(plan.owner_at(hop))];
       if (!tasks.empty()) {

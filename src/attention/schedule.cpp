@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "attention/communication_cost.h"
@@ -73,7 +74,7 @@ class ShardedSchedule : public AttentionSchedule {
     check_tensor(output, "output", backend_.compute_dtype(), tokens, heads_.query_heads, heads_.value_size);
     backend_.wait(communication(), backend_.record(compute()));
     if (sizes_.ulysses_size == 1) {
-      inner_->forward(own.sequence, own_queries(), qkv, output, log_sum_exp);
+      inner_->forward(own.sequence, own_queries(), qkv, output, log_sum_exp, [] {});
     } else {
       forward_by_heads(own, qkv, output, log_sum_exp);
     }
@@ -94,7 +95,7 @@ class ShardedSchedule : public AttentionSchedule {
         backend_.fill(compute(), {.to = *tensor});
       }
       backend_.wait(communication(), backend_.record(compute()));
-      inner_->backward(own.sequence, own_queries(), qkv, output, log_sum_exp, doutput, gradient);
+      inner_->backward(own.sequence, own_queries(), qkv, output, log_sum_exp, doutput, gradient, [] {});
       backend_.wait(compute(), backend_.record(communication()));
     } else {
       backend_.wait(communication(), backend_.record(compute()));
@@ -196,16 +197,22 @@ class ShardedSchedule : public AttentionSchedule {
     exchange.to_tokens(from, views);
   }
 
-  // Calls work(group, inputs) for every group, with the exchange for the following group enqueued before.
+  // Calls work(group, inputs, enqueue_next) for every group. enqueue_next() enqueues the exchange for the following
+  // group; the work calls it before its computation, or leaves it to this function where it has none.
   template <typename Work>
   void for_each_group(HeadExchange& exchange, const ShardedQkv& qkv, const HeadKeys& keys, const Tensor& output,
                       const Tensor& doutput, const Work& work) const {
-    HeadInputs next = gather_group(exchange, 0, qkv, keys, output, doutput);
+    std::optional<HeadInputs> next = gather_group(exchange, 0, qkv, keys, output, doutput);
     for (int group = 0; group < deal_.groups(); ++group) {
-      HeadInputs inputs = std::move(next);
-      if (group + 1 < deal_.groups()) next = gather_group(exchange, group + 1, qkv, keys, output, doutput);
+      HeadInputs inputs = std::move(*next);
+      next.reset();
+      const SequenceAttention::EnqueueNext enqueue_next = [&, group] {
+        if (group + 1 == deal_.groups()) return;
+        next = gather_group(exchange, group + 1, qkv, keys, output, doutput);
+      };
+      if (own_group(group).query.count() == 0) enqueue_next();
       backend_.wait(compute(), inputs.arrived);
-      work(group, inputs);
+      work(group, inputs, enqueue_next);
       for (Buffer* buffer : {&inputs.query, &inputs.output, &inputs.doutput}) buffer->last_used_on(compute());
     }
   }
@@ -219,13 +226,13 @@ class ShardedSchedule : public AttentionSchedule {
     // The previous group's result is kept while the next group is enqueued, which would get its memory and wait for its
     // return; and is given back before the next return, so that nobody who gets it has to wait for that.
     Buffer previous;
-    for_each_group(exchange, qkv, keys, {}, {}, [&](int group, const HeadInputs& inputs) {
+    for_each_group(exchange, qkv, keys, {}, {}, [&](int group, const HeadInputs& inputs, const auto& enqueue_next) {
       const HeadGroup own = own_group(group);
       Buffer result = allocate("ulysses output", MemoryClass::communication, backend_.compute_dtype(), tokens,
                                own.query.count(), heads_.value_size, compute());
       if (own.query.count() > 0) {
         inner_->forward(plan.sequence, own.query, group_qkv(own, inputs, keys), result.tensor(),
-                        query_heads_of(log_sum_exp, own.query));
+                        query_heads_of(log_sum_exp, own.query), enqueue_next);
       }
       previous.release();
       backend_.wait(communication(), backend_.record(compute()));
@@ -248,26 +255,28 @@ class ShardedSchedule : public AttentionSchedule {
     KeyGradientReturn return_dkey(deal_, backend_, exchange, gradient.dkey);
     KeyGradientReturn return_dvalue(deal_, backend_, exchange, gradient.dvalue);
     Buffer previous;  // dQ, kept as in forward
-    for_each_group(exchange, qkv, keys, output, doutput, [&](int group, const HeadInputs& inputs) {
-      const HeadGroup own = own_group(group);
-      Buffer dquery = allocate("ulysses dQ", MemoryClass::communication, DType::float32, tokens, own.query.count(),
-                               heads_.key_size, compute());
-      if (own.query.count() > 0) {
-        backend_.fill(compute(), {.to = dquery.tensor()});
-        inner_->backward(plan.sequence, own.query, group_qkv(own, inputs, keys), inputs.output.tensor(),
-                         query_heads_of(log_sum_exp, own.query), inputs.doutput.tensor(),
-                         {dquery.tensor(), key_heads(dkeys.key, own.key), key_heads(dkeys.value, own.key)});
-      }
-      previous.release();
-      backend_.wait(communication(), backend_.record(compute()));
-      return_group(exchange, group, dquery.tensor(), gradient.dquery);
-      dquery.last_used_on(communication());
-      if (deal_.any_key_leaves(group)) {
-        return_dkey.exchange(group, key_heads(dkeys.key, own.key_leaves));
-        return_dvalue.exchange(group, key_heads(dkeys.value, own.key_leaves));
-      }
-      previous = std::move(dquery);
-    });
+    for_each_group(
+        exchange, qkv, keys, output, doutput, [&](int group, const HeadInputs& inputs, const auto& enqueue_next) {
+          const HeadGroup own = own_group(group);
+          Buffer dquery = allocate("ulysses dQ", MemoryClass::communication, DType::float32, tokens, own.query.count(),
+                                   heads_.key_size, compute());
+          if (own.query.count() > 0) {
+            backend_.fill(compute(), {.to = dquery.tensor()});
+            inner_->backward(plan.sequence, own.query, group_qkv(own, inputs, keys), inputs.output.tensor(),
+                             query_heads_of(log_sum_exp, own.query), inputs.doutput.tensor(),
+                             {dquery.tensor(), key_heads(dkeys.key, own.key), key_heads(dkeys.value, own.key)},
+                             enqueue_next);
+          }
+          previous.release();
+          backend_.wait(communication(), backend_.record(compute()));
+          return_group(exchange, group, dquery.tensor(), gradient.dquery);
+          dquery.last_used_on(communication());
+          if (deal_.any_key_leaves(group)) {
+            return_dkey.exchange(group, key_heads(dkeys.key, own.key_leaves));
+            return_dvalue.exchange(group, key_heads(dkeys.value, own.key_leaves));
+          }
+          previous = std::move(dquery);
+        });
     dkeys.key.last_used_on(communication());
     dkeys.value.last_used_on(communication());
     backend_.wait(compute(), backend_.record(communication()));

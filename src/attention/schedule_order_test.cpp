@@ -103,6 +103,7 @@ std::pair<std::string, std::string> order_of(const ScheduleCase& test_case) {
 
 TEST(ScheduleOrder, CommunicationIsEnqueuedBeforeTheComputationThatHidesIt) {
   const HeadShape heads{.query_heads = 8, .key_heads = 8, .key_size = 8, .value_size = 8, .scale = 0.3f};
+  const HeadShape pairs{.query_heads = 8, .key_heads = 4, .key_size = 8, .value_size = 8, .scale = 0.3f};
   const HeadShape grouped{.query_heads = 8, .key_heads = 2, .key_size = 8, .value_size = 8, .scale = 0.3f};
   const Documents documents = Documents::single(64);
   using Order = std::pair<std::string, std::string>;
@@ -140,6 +141,27 @@ TEST(ScheduleOrder, CommunicationIsEnqueuedBeforeTheComputationThatHidesIt) {
                                                                                                         "CCCCA"
                                                                                                         "CCCCA"
                                                                                                         "CACCC"}));
+  // 2 x 2, one key head per rank and so one group: the ring inside, then the way back.
+  EXPECT_EQ(order_of({ScheduleKind::hybrid, Layout::zigzag, 2, 2, grouped, documents, {}}), (Order{"CCC"
+                                                                                                   "CCA"
+                                                                                                   "A"
+                                                                                                   "C",
+                                                                                                   "CCCCC"
+                                                                                                   "CCA"
+                                                                                                   "A"
+                                                                                                   "CC"
+                                                                                                   "CCC"}));
+  // Several groups: the ring's hop of this group goes before the exchange for the next one.
+  EXPECT_EQ(order_of({ScheduleKind::hybrid, Layout::zigzag, 2, 2, pairs, documents, {}}), (Order{"CCC"
+                                                                                                 "CCCCCA"
+                                                                                                 "AC"
+                                                                                                 "CCA"
+                                                                                                 "AC",
+                                                                                                 "CCCCC"
+                                                                                                 "CCCCCCCA"
+                                                                                                 "ACCCCC"
+                                                                                                 "CCA"
+                                                                                                 "ACCCCC"}));
   // All-gather over 2, two key heads: the second head's keys and values before the first head's attention (own keys,
   // then the other's).
   EXPECT_EQ(order_of({ScheduleKind::all_gather, Layout::zigzag, 1, 2, grouped, documents, {}}), (Order{"CC"

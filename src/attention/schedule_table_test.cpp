@@ -16,7 +16,7 @@
 namespace ithaca::testing {
 namespace {
 
-constexpr int64_t kTokens = 2048;
+constexpr int64_t kTokens = 512;
 constexpr int64_t kElementBytes = 4;
 
 HeadShape table_heads() {
@@ -85,7 +85,7 @@ TEST(ScheduleTable, MeasuredOnFourAndEightRanks) {
     // What masks leave of a ring.
     const Row causal = measured("ring, contiguous", ring(ScheduleKind::ring, Layout::contiguous, one, 0), inputs);
     const Row window =
-        measured("ring, contiguous, window 128", ring(ScheduleKind::ring, Layout::contiguous, one, 128), inputs);
+        measured("ring, contiguous, window 64", ring(ScheduleKind::ring, Layout::contiguous, one, 64), inputs);
     const Row documents =
         measured("ring, contiguous, 16 documents", ring(ScheduleKind::ring, Layout::contiguous, packed, 0), inputs);
     EXPECT_EQ(window.forward * (ranks - 1), causal.forward);

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -46,14 +47,18 @@ class SequenceAttention {
   SequenceAttention& operator=(const SequenceAttention&) = delete;
   virtual ~SequenceAttention() = default;
 
+  // Enqueues the caller's next exchange. Called once, behind the exchange that this call needs first and before its
+  // first computation, so that what is needed first travels first and both are hidden.
+  using EnqueueNext = std::function<void()>;
+
   // The tensors hold the model's query heads `query_heads` and the key heads that those use, for this ring rank's
   // tokens. output and log_sum_exp [tokens, query heads] are overwritten.
   virtual void forward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv,
-                       const Tensor& output, const Tensor& log_sum_exp) = 0;
+                       const Tensor& output, const Tensor& log_sum_exp, const EnqueueNext& enqueue_next) = 0;
   // ADDS to the gradients.
   virtual void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv,
                         const Tensor& output, const Tensor& log_sum_exp, const Tensor& doutput,
-                        const ShardedQkvGradient& gradient) = 0;
+                        const ShardedQkvGradient& gradient, const EnqueueNext& enqueue_next) = 0;
 };
 
 // Keys and values travel around the ring, each hop hidden behind the attention to the shard at hand. A shard goes only
