@@ -196,6 +196,7 @@ void sum_elements(std::span<const Tensor> parts, const Tensor& to) {
             "sum of " + part.describe() + " into " + to.describe());
   }
   if (count == 0) return;
+  if (parts.size() == 1) return copy_elements(parts[0], to);
   switch (to.dtype) {
     case DType::float32:
       return sum_typed<float>(parts, to);

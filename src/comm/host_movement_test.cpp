@@ -120,7 +120,7 @@ TEST(SumElements, IntegersWrapAround) {
 TEST(SumElements, RefusesOtherTypes) {
   Block<int32_t> integers(3);
   const Tensor part = integers.tensor();
-  EXPECT_THROW(sum_elements({&part, 1}, part), ContractError);
+  EXPECT_THROW(sum_elements(std::array<Tensor, 2>{part, part}, part), ContractError);
 }
 
 }  // namespace

@@ -90,6 +90,7 @@ void run_reduce_scatter(MeetingTicket& ticket) {
   if (block_elements(call.receive.front()) > 0) {
     const MeetingReading reading = ticket.read(all_others(ticket));
     std::vector<Tensor> parts;
+    parts.reserve(static_cast<size_t>(ticket.seats()));
     for (int rank = 0; rank < ticket.seats(); ++rank) parts.push_back(at(ticket.call_of(rank).send, own));
     sum_elements(parts, call.receive.front());
   }
@@ -114,6 +115,7 @@ void run_all_reduce(MeetingTicket& ticket) {
   if (slice_of(own).count() > 0) {
     const MeetingReading reading = ticket.read(all_others(ticket), 0);
     std::vector<Tensor> parts;
+    parts.reserve(static_cast<size_t>(ticket.seats()));
     for (int rank = 0; rank < ticket.seats(); ++rank) parts.push_back(slice_view(own, rank));
     sum_elements(parts, slice_view(own, own));
   }
