@@ -77,6 +77,66 @@ TEST(ScheduleOrder, TheHostNeverWaits) {
   }
 }
 
+// The caller works in compute order: arguments may be written just before the call, and what is enqueued behind it sees
+// the results and may overwrite the arguments, however slow the communication is.
+TEST(ScheduleOrder, ComputeStreamIsBehindEverything) {
+  for (const ScheduleCase& test_case : cases()) {
+    const SequenceInputs inputs = random_inputs(test_case.heads, 97, 5);
+    const SequenceResults plain = run_case(test_case, inputs).results;
+    SequenceResults results = empty_results(test_case.heads, 97);
+    run_on_mesh(
+        test_case.ulysses, test_case.ring,
+        [&](MeshRank& here) {
+          Backend& backend = here.backend;
+          Stream& compute = backend.compute_stream();
+          const auto schedule = make_schedule(test_case.kind, test_case.layout, test_case.heads, backend, here.mesh);
+          const auto plan = schedule->plan(test_case.documents, test_case.mask);
+          RankTensors tensors(test_case, *plan, inputs);
+          RankTensors kept(test_case, *plan, inputs);
+          const auto keep = [&](const Tensor& from, const Tensor& to) {
+            backend.copy(compute, {.from = from, .to = to});
+          };
+          const auto spoil = [&](const Tensor& tensor) { backend.fill(compute, {.to = tensor, .value = 1e6}); };
+          const ShardedQkv qkv = tensors.qkv();
+          for (const Tensor& tensor : {qkv.query, qkv.key, qkv.value}) spoil(tensor);
+          here.finish();
+          // The arguments come into being on the compute stream, too.
+          keep(kept.qkv().query, qkv.query);
+          keep(kept.qkv().key, qkv.key);
+          keep(kept.qkv().value, qkv.value);
+          schedule->forward(*plan, tensors.qkv(), tensors.output(), tensors.log_sum_exp());
+          keep(tensors.output(), kept.output());
+          keep(tensors.log_sum_exp(), kept.log_sum_exp());
+          for (const Tensor& tensor : {qkv.query, qkv.key, qkv.value, tensors.output(), tensors.log_sum_exp()}) {
+            spoil(tensor);
+          }
+          schedule->backward(*plan, kept.qkv(), kept.output(), kept.log_sum_exp(), kept.doutput(), tensors.gradient());
+          const ShardedQkvGradient gradient = tensors.gradient();
+          const ShardedQkvGradient kept_gradient = kept.gradient();
+          keep(gradient.dquery, kept_gradient.dquery);
+          keep(gradient.dkey, kept_gradient.dkey);
+          keep(gradient.dvalue, kept_gradient.dvalue);
+          // What is kept of the forward results, before backward's arguments are spoilt as well.
+          RankTensors forward_results(test_case, *plan, inputs);
+          keep(kept.output(), forward_results.output());
+          keep(kept.log_sum_exp(), forward_results.log_sum_exp());
+          keep(kept_gradient.dquery, forward_results.gradient().dquery);
+          keep(kept_gradient.dkey, forward_results.gradient().dkey);
+          keep(kept_gradient.dvalue, forward_results.gradient().dvalue);
+          const ShardedQkv kept_qkv = kept.qkv();
+          for (const Tensor& tensor : {kept_qkv.query, kept_qkv.key, kept_qkv.value, kept.output(), kept.log_sum_exp(),
+                                       kept.doutput(), gradient.dquery, gradient.dkey, gradient.dvalue}) {
+            spoil(tensor);
+          }
+          here.finish();
+          forward_results.gather(here.mesh.coordinates(), results);
+        },
+        watched(
+            {.seed = 7, .longest_compute_pause_microseconds = 300, .longest_communication_pause_microseconds = 500}));
+    EXPECT_TRUE(same_bits(plain, results)) << test_case.describe();
+  }
+}
+
 // What the first rank enqueues: C for an exchange, A for attention.
 std::pair<std::string, std::string> order_of(const ScheduleCase& test_case) {
   const SequenceInputs inputs = random_inputs(test_case.heads, test_case.documents.total_tokens(), 4);
