@@ -24,7 +24,8 @@ runs quickstart 'scripts/fetch_quickstart_text.sh build/quickstart/jargon.txt.gz
 runs quickstart 'build/release/bin/ithaca train examples/quickstart/quickstart.yaml'
 runs quickstart 'build/release/bin/ithaca inspect runs/quickstart/export'
 runs test 'scripts/install_dependencies.sh build test'
-runs test 'ctest .*--no-tests=error'
+runs test 'ctest .*-LE .*slow.* --no-tests=error'
+runs test-slow 'ctest .*-L slow .*--no-tests=error'
 runs deps 'scripts/install_dependencies.sh build test'
 runs bench 'ITHACA_BUILD_BENCHMARKS=ON'
 runs docs 'ithaca options --markdown'
@@ -32,7 +33,7 @@ runs format 'clang-format-14 -i '
 runs tidy 'clang-tidy-14'
 runs clean 'rm -rf build$'
 
-for target in quickstart test release bench docs format tidy deps clean; do
+for target in quickstart test test-slow release bench docs format tidy deps clean; do
   make --no-print-directory help | grep -q "make $target " || fail "make help does not name $target"
 done
 
