@@ -47,6 +47,9 @@ class CudaAttention {
     bool use_cudnn = true;
     // Task lists with fewer visible pairs (times query heads) than this are not worth cuDNN's launches.
     int64_t smallest_cudnn_work = 1 << 16;
+    // Packed documents that are all no longer than this run in own kernels too.
+    int64_t longest_own_forward = 0;
+    int64_t longest_own_backward = 0;
   };
 
   CudaAttention(WorkspaceProvider workspace, const Options& options);

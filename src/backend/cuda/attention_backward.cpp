@@ -208,7 +208,8 @@ void attention_backward(AttentionEngine& engine, const AttentionBackward& argume
   if (arguments.tasks.empty() || arguments.query.element_count() == 0 || arguments.key.element_count() == 0) return;
   const bool fused = !engine.options().deterministic && AttentionEngine::is_aligned(arguments.output) &&
                      AttentionEngine::is_aligned(arguments.doutput);
-  const AttentionCallRules rules = engine.rules(arguments.query, arguments.key, arguments.value, fused);
+  const AttentionCallRules rules =
+      engine.rules(arguments.query, arguments.key, arguments.value, fused, engine.options().longest_own_backward);
   BackwardCalls calls(engine, arguments, stream);
   for (PreparedCall& prepared : engine.lists().find(arguments.tasks, rules)) calls.run(prepared);
 }

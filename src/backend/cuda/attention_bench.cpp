@@ -298,6 +298,7 @@ void bench_documents(Bench& bench) {
       {"32K + 16K + 8K + 4K + 2K + 2K", halves},
       {"16 odd lengths", {16001, 11003, 9999, 7001, 5003, 4099, 3333, 2049, 2047, 1537, 1111, 999, 777, 333, 211, 33}},
       {"64 x 1024", std::vector<int64_t>(64, 1024)},
+      {"128 x 512", std::vector<int64_t>(128, 512)},
       {"256 x 256", std::vector<int64_t>(256, 256)},
       {"about 256 of 64 to 448", uneven},
       {"window 4096", {kTokens}, 4096},
@@ -311,8 +312,15 @@ void bench_documents(Bench& bench) {
   CudaAttention::Options own;
   own.use_cudnn = false;
   CudaAttention own_attention(bench.memory().provider(false), own);
-  const std::vector<std::vector<AttentionTask>> small = {causal_documents(std::vector<int64_t>(256, 256))};
-  print("256 x 256, task kernels", bench.through_attention(own_attention, tensors, small), pairs_of(small), raw);
+  for (const int64_t length : {256, 512, 1024, 4096}) {
+    const std::vector<std::vector<AttentionTask>> equal = {
+        causal_documents(std::vector<int64_t>(static_cast<size_t>(kTokens / length), length))};
+    print("task kernels, documents of " + std::to_string(length),
+          bench.through_attention(own_attention, tensors, equal), pairs_of(equal), raw);
+  }
+  const std::vector<std::vector<AttentionTask>> uneven_list = {causal_documents(uneven)};
+  print("task kernels, about 256 of 64 to 448", bench.through_attention(own_attention, tensors, uneven_list),
+        pairs_of(uneven_list), raw);
   const std::vector<std::vector<AttentionTask>> odd = {{{0, 4096, 0, 4096, 0, kNoUpper}}};
   print("keys of an earlier shard, window 4096", bench.through_attention(bench.attention(), tensors, odd),
         pairs_of(odd), raw);

@@ -487,15 +487,47 @@ TEST_F(CudaAttentionTest, TaskKernelsInFloat32) {
 
 TEST_F(CudaAttentionTest, TaskKernelsInBFloat16) {
   const auto attention = make_attention(own_only());
-  for (const int64_t size : {64, 80, 128, 256, 33}) {
-    Problem problem = problem_of(200, 200, irregular_tasks());
-    problem.key_size = problem.value_size = size;
-    check(*attention, problem, fmt::format("irregular, size {}", size));
-    problem = documents({200, 7, 1, 300}, 100);
+  for (const int64_t size : {64, 128, 8, 80, 256, 33}) {
+    for (const int64_t group : {1, 2, 3}) {
+      Problem problem = problem_of(200, 200, irregular_tasks());
+      problem.key_size = problem.value_size = size;
+      problem.query_heads = 2 * group;
+      check(*attention, problem, fmt::format("irregular, size {}, group {}", size, group));
+    }
+    Problem problem = documents({200, 7, 1, 300}, 100);
     problem.key_size = problem.value_size = size;
     check(*attention, problem, fmt::format("documents and window, size {}", size));
   }
+  Problem problem = causal_in_shards(500, 3);
+  problem.key_size = 128;
+  problem.value_size = 64;
+  check(*attention, problem, "different sizes of keys and values, shards");
+  problem = documents(std::vector<int64_t>(5, 256));
+  problem.key_size = problem.value_size = 128;
+  problem.query_heads = 8;
+  check(*attention, problem, "documents of 256");
   EXPECT_EQ(attention->plans_built(), 0);
+}
+
+// The tensor core kernels leave the rows around the tasks alone, and read views where they are.
+TEST_F(CudaAttentionTest, TaskKernelsOnViews) {
+  const auto attention = make_attention(own_only());
+  Problem problem = problem_of(300, 260, {{10, 130, 3, 140, kNoLower, 20}, {131, 290, 150, 260, -40, kNoUpper}});
+  problem.layouts.query = {0, 256, 64};
+  problem.layouts.key = {64, 64, 128};
+  problem.layouts.value = {0, 384, 0};
+  problem.layouts.output = {8, 72, 8};
+  problem.layouts.log_sum_exp = {0, 3, 5};
+  problem.layouts.dquery = {0, 256, 2};
+  problem.layouts.dkey = {4, 12, 4};
+  for (const bool with_destination : {false, true}) {
+    problem.with_destination = with_destination;
+    check(*attention, problem, "aligned views");
+  }
+  problem.layouts.dvalue = {0, 7, 3};
+  check(*attention, problem, "unaligned gradients");
+  problem.layouts.key.offset = 1;
+  check(*attention, problem, "unaligned keys");
 }
 
 TEST_F(CudaAttentionTest, HeadSizesThroughCudnn) {

@@ -188,7 +188,8 @@ void with_groups(int64_t size, const Function& function) {
 // Lets `kernel` have `bytes` of shared memory.
 template <typename Kernel>
 void allow_shared_memory(Kernel* kernel, int bytes) {
-  ITHACA_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  ITHACA_CUDA_CHECK(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
 }  // namespace ithaca::cuda

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cuda/attention_mma.cuh"
 #include "backend/cuda/attention_tasks.cuh"
 
 namespace ithaca::cuda {
@@ -197,6 +198,7 @@ void task_attention_backward(const AttentionBackward& arguments, const TaskTiles
   const int64_t query_heads = arguments.query.extent(1);
   const int64_t key_heads = arguments.key.extent(1);
   if (by_query.tile_count == 0 || query_heads == 0) return;
+  if (mma_attention_backward(arguments, by_query, by_key, sums, stream)) return;
   with_float_type(arguments.query.dtype, [&](auto type) {
     using T = decltype(type);
     with_groups(std::max(arguments.query.extent(2), arguments.value.extent(2)), [&](auto groups) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cuda/attention_mma.cuh"
 #include "backend/cuda/attention_tasks.cuh"
 
 namespace ithaca::cuda {
@@ -114,6 +115,7 @@ void task_attention_forward(const AttentionForward& arguments, const TaskTiles& 
                             const Tensor& log_sum_exp, cudaStream_t stream) {
   const int64_t query_heads = arguments.query.extent(1);
   if (by_query.tile_count == 0 || query_heads == 0) return;
+  if (mma_attention_forward(arguments, by_query, output, log_sum_exp, stream)) return;
   with_float_type(arguments.query.dtype, [&](auto type) {
     using T = decltype(type);
     with_groups(std::max(arguments.query.extent(2), arguments.value.extent(2)), [&](auto groups) {
