@@ -80,7 +80,7 @@ TEST(ReferenceAttention, GradientsAgreeWithFiniteDifferences) {
   const std::vector<AttentionTask> tasks = {{0, 3, 0, 3, kNoLower, 0}, {2, 5, 3, 7, -2, 1}};
   const AttentionVisibility visible = visible_in_tasks(tasks);
   ReferenceAttention attention = random_attention(5, 7, 4, 2, 3, 2);
-  const std::vector<double> doutput = random_values(5 * 4 * 2, "doutput");
+  const std::vector<double> doutput = random_values(int64_t{5} * 4 * 2, "doutput");
   const ReferenceAttentionGradient gradient = reference_attention_backward(attention, doutput, visible);
   constexpr double kStep = 1e-5;
   const auto check = [&](std::vector<double>& values, const std::vector<double>& expected) {
