@@ -167,12 +167,15 @@ std::vector<int64_t> StepLoader::sequences_of_step(int64_t step) const {
 std::vector<std::vector<std::vector<int64_t>>> StepLoader::indices(int64_t step) const {
   const std::vector<int64_t> sequences = sequences_of_step(step);
   const auto count = static_cast<int64_t>(sequences.size());
+  // Micro-batches that would be empty on every rank are left out: they would take time and add nothing.
+  const int64_t most_of_a_rank = (count - 1) / options_.dp_size + 1;
+  const int64_t micro_batch_count = std::min(options_.accumulation, most_of_a_rank);
   std::vector<std::vector<std::vector<int64_t>>> result(static_cast<size_t>(options_.dp_size));
   for (int64_t rank = 0; rank < options_.dp_size; ++rank) {
     const auto [rank_begin, rank_end] = even_part(count, rank, options_.dp_size);
     auto& micro_batches = result[static_cast<size_t>(rank)];
-    for (int64_t number = 0; number < options_.accumulation; ++number) {
-      const auto [begin, end] = even_part(rank_end - rank_begin, number, options_.accumulation);
+    for (int64_t number = 0; number < micro_batch_count; ++number) {
+      const auto [begin, end] = even_part(rank_end - rank_begin, number, micro_batch_count);
       micro_batches.emplace_back(sequences.begin() + rank_begin + begin, sequences.begin() + rank_begin + end);
     }
   }

@@ -2,9 +2,9 @@
 //
 // The order of an epoch is a permutation that is a function of (seed, epoch); a step takes the next sequences_per_step
 // of it. The last step of an epoch may have fewer, spread as evenly as can be: nothing is lost, nothing is repeated.
-// All dp ranks get the same number of micro-batches; some may be empty. Which sequences a step has, its denominator and
-// its counts do not depend on how they are dealt to ranks and micro-batches. Thread-safety: load() may be called from
-// several threads at once.
+// All dp ranks get the same number of micro-batches; one may be empty on some ranks, but never on all. Which sequences
+// a step has, its denominator and its counts do not depend on how they are dealt to ranks and micro-batches.
+// Thread-safety: load() may be called from several threads at once.
 #pragma once
 
 #include <cstdint>

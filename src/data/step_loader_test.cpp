@@ -328,6 +328,17 @@ TEST(StepLoader, RanksAndStepsWithoutLabels) {
   EXPECT_GT(none.tokens, 0);
 }
 
+TEST(StepLoader, NoMicroBatchIsEmptyOnEveryRank) {
+  const MadeDataset dataset(5);
+  StepLoaderOptions options;
+  options.accumulation = 1000000;
+  options.dp_size = 2;
+  options.shuffle = false;
+  const auto indices = StepLoader(dataset, options).indices(3);
+  const std::vector<std::vector<std::vector<int64_t>>> expected = {{{0}, {1}, {2}}, {{3}, {4}, {}}};
+  EXPECT_EQ(indices, expected);
+}
+
 TEST(StepLoader, TheHashSeesEveryPart) {
   class One : public Dataset {
    public:
