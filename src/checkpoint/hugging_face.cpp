@@ -27,6 +27,11 @@ bool is_computed_buffer(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq");
 }
 
+// Whether weights can be read from this stored type.
+bool is_floating(const std::optional<DType>& dtype) {
+  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16 || dtype == DType::float64;
+}
+
 // "a, b, c and 12 more"
 std::string list_some(const std::vector<std::string>& names) {
   constexpr size_t kShown = 6;
@@ -170,6 +175,7 @@ void ModelDirectory::check(std::span<const ParameterSpec> parameters) const {
   std::set<std::string_view> expected;
   std::vector<std::string> missing;
   std::vector<std::string> misshapen;
+  std::vector<std::string> mistyped;
   for (const ParameterSpec& parameter : parameters) {
     expected.insert(parameter.name);
     const SafetensorsFile* file = file_of(parameter.name);
@@ -182,6 +188,7 @@ void ModelDirectory::check(std::span<const ParameterSpec> parameters) const {
       misshapen.push_back(fmt::format("{} is {} and should be {}", parameter.name, describe_shape(entry.shape),
                                       parameter.extents.to_string()));
     }
+    if (!is_floating(entry.dtype)) mistyped.push_back(fmt::format("{} is {}", parameter.name, entry.stored_type));
   }
   std::vector<std::string> extra;
   for (const auto& [name, file] : file_by_tensor_) {
@@ -192,11 +199,13 @@ void ModelDirectory::check(std::span<const ParameterSpec> parameters) const {
     }
     extra.push_back(name);
   }
-  if (missing.empty() && misshapen.empty() && extra.empty()) return;
+  if (missing.empty() && misshapen.empty() && mistyped.empty() && extra.empty()) return;
   std::string problem =
       path_ + ": the weights do not fit config.json (model_type " + std::string(family_name(description_.family)) + ")";
   if (!missing.empty()) problem += fmt::format("; missing tensors: {}", list_some(missing));
   if (!misshapen.empty()) problem += fmt::format("; tensors of another shape: {}", list_some(misshapen));
+  if (!mistyped.empty())
+    problem += fmt::format("; weights must be stored as F32, BF16, F16 or F64, but {}", list_some(mistyped));
   if (!extra.empty()) problem += fmt::format("; tensors that the model has no place for: {}", list_some(extra));
   throw InputError(problem);
 }

@@ -77,6 +77,19 @@ TEST(ModelDirectory, MissingLeftOverAndMisshapenAreListed) {
               HasSubstr("6 elements, but 2 are needed"));
 }
 
+TEST(ModelDirectory, StoredTypesThatAreNoWeightsAreListed) {
+  const TemporaryDirectory directory;
+  directory.write("config.json", kTiedConfig);
+  const std::string header = R"({"model.embed_tokens.weight":{"dtype":"F8_E4M3","shape":[3,2],"data_offsets":[0,6]},)"
+                             R"("model.norm.weight":{"dtype":"I32","shape":[2],"data_offsets":[6,14]}})";
+  std::string length(8, '\0');
+  for (size_t byte = 0; byte < 8; ++byte) length[byte] = static_cast<char>(header.size() >> (8 * byte) & 0xff);
+  directory.write("model.safetensors", length + header + std::string(14, '\0'));
+  EXPECT_THAT(message_of<InputError>([&] { ModelDirectory(directory.path()).check(two_parameters()); }),
+              AllOf(HasSubstr("model.embed_tokens.weight is F8_E4M3"), HasSubstr("model.norm.weight is I32"),
+                    HasSubstr("F32, BF16, F16 or F64")));
+}
+
 TEST(ModelDirectory, TiedHeadsAndComputedBuffers) {
   const TemporaryDirectory directory;
   directory.write("config.json", kTiedConfig);
