@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "comm/board.h"
+#include "comm/device_communicator.h"
 #include "comm/thread_communicator.h"
 
 namespace ithaca {
@@ -24,12 +25,21 @@ class ConnectedThreadRank final : public ThreadRank {
   int rank() const override { return rank_; }
   int size() const override { return board_->size(); }
   std::unique_ptr<Communicator> connect(Backend& backend) override {
-    require(!is_connected_, "ThreadRank::connect is called once per rank");
-    is_connected_ = true;
+    if (auto* const movement = dynamic_cast<DeviceMovement*>(&backend)) return connect(backend, *movement);
+    connect_once();
     return std::make_unique<ThreadCommunicator>(board_, rank_, backend);
+  }
+  std::unique_ptr<Communicator> connect(Backend& backend, DeviceMovement& movement) override {
+    connect_once();
+    return std::make_unique<DeviceCommunicator>(board_, rank_, backend, movement);
   }
 
  private:
+  void connect_once() {
+    require(!is_connected_, "ThreadRank::connect is called once per rank");
+    is_connected_ = true;
+  }
+
   std::shared_ptr<MeetingBoard> board_;
   int rank_;
   bool is_connected_ = false;

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 
+#include "backend/device_movement.h"
 #include "comm/communicator.h"
 
 namespace ithaca {
@@ -29,8 +30,11 @@ class ThreadRank {
   virtual ~ThreadRank() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // The world's communicator over `backend` (which must outlive it). Call once, from the rank's thread.
+  // The world's communicator over `backend` (which must outlive it), in the form that its memory needs: host or device.
+  // All ranks must have the same kind of backend. Call once, from the rank's thread.
   virtual std::unique_ptr<Communicator> connect(Backend& backend) = 0;
+  // The same in device form, with the movement given apart from the backend.
+  virtual std::unique_ptr<Communicator> connect(Backend& backend, DeviceMovement& movement) = 0;
 };
 
 void run_thread_ranks(int size, const ThreadRankOptions& options, const std::function<void(ThreadRank&)>& body);

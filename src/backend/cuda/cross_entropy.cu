@@ -16,6 +16,7 @@ namespace ithaca::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
+constexpr int kClusterThreads = 512;
 constexpr int kMostClusterBlocks = 8;  // the largest that every device of this generation takes
 // Shared memory of one block's piece of a row: two blocks share a multiprocessor up to the first, one can have the
 // second.
@@ -170,7 +171,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const View<T> v
 
 // A cluster for each row: block r of it has the r-th piece, in shared memory between reading and writing.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) cross_entropy_cluster_kernel(const View<T> view, int64_t piece_vectors) {
+__global__ void __launch_bounds__(kClusterThreads, 2)
+    cross_entropy_cluster_kernel(const View<T> view, int64_t piece_vectors) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   constexpr int kWidth = kVectorWidth<T>;
   constexpr int kUnroll = 4;
@@ -193,23 +195,25 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_cluster_kernel(const V
     Pack<T, kWidth> zeros;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) zeros.set(i, 0.0f);
-    for (int64_t vector = begin + threadIdx.x; vector < end; vector += kThreads) zeros.store(logits + vector * kWidth);
+    for (int64_t vector = begin + threadIdx.x; vector < end; vector += kClusterThreads)
+      zeros.store(logits + vector * kWidth);
     return;
   }
 
   Softmax softmax = Softmax::empty();
   int64_t vector = begin + threadIdx.x;
-  for (; vector + (kUnroll - 1) * kThreads < end; vector += kUnroll * kThreads) {
+  for (; vector + (kUnroll - 1) * kClusterThreads < end; vector += kUnroll * kClusterThreads) {
     Pack<T, kWidth> values[kUnroll];
 #pragma unroll
-    for (int i = 0; i < kUnroll; ++i) values[i] = Pack<T, kWidth>::load(logits + (vector + i * kThreads) * kWidth);
+    for (int i = 0; i < kUnroll; ++i)
+      values[i] = Pack<T, kWidth>::load(logits + (vector + i * kClusterThreads) * kWidth);
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      values[i].store(piece + (vector + i * kThreads - begin) * kWidth);
+      values[i].store(piece + (vector + i * kClusterThreads - begin) * kWidth);
       add_vector(softmax, values[i]);
     }
   }
-  for (; vector < end; vector += kThreads) {
+  for (; vector < end; vector += kClusterThreads) {
     const auto values = Pack<T, kWidth>::load(logits + vector * kWidth);
     values.store(piece + (vector - begin) * kWidth);
     add_vector(softmax, values);
@@ -227,7 +231,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_cluster_kernel(const V
   if (rank == 0 && threadIdx.x == 0) write_row_loss(view, row, label, label_logit, weight, total);
   const auto scale = static_cast<float>(static_cast<double>(weight) * view.gradient_scale);
   const float scale_over_sum = scale / total.sum;
-  for (int64_t own = begin + threadIdx.x; own < end; own += kThreads) {  // what this thread has put there itself
+  for (int64_t own = begin + threadIdx.x; own < end; own += kClusterThreads) {  // what this thread has put there itself
     const auto values = Pack<T, kWidth>::load(piece + (own - begin) * kWidth);
     vector_gradient(values, own * kWidth, label, total.max, scale_over_sum, scale).store(logits + own * kWidth);
   }
@@ -264,7 +268,7 @@ void launch_clusters(const View<T>& view, int blocks, cudaStream_t stream) {
   attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t launch{};
   launch.gridDim = dim3(static_cast<unsigned>(view.tokens * blocks));
-  launch.blockDim = dim3(kThreads);
+  launch.blockDim = dim3(kClusterThreads);
   launch.dynamicSmemBytes = piece_bytes;
   launch.stream = stream;
   launch.attrs = &attribute;

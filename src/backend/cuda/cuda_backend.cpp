@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -59,6 +60,27 @@ class WorkspaceLease {
   Buffer buffer_;  // goes after the destructor's body, so behind use()
 };
 
+// Enqueues on a stream from the thread that issues it.
+class CudaIssuer final : public DeviceIssuer {
+ public:
+  explicit CudaIssuer(CudaStream& stream) : stream_(stream) {}
+
+  void copy_elements(const Tensor& from, const Tensor& to) override { cuda::copy_elements(from, to, stream_.handle()); }
+  void sum_elements(std::span<const Tensor> parts, const Tensor& to) override {
+    cuda::sum_elements(parts, to, stream_.handle());
+  }
+  Event record() override { return stream_.record_issued(); }
+  void wait(const Event& event) override {
+    const std::shared_ptr<const CudaEvent> state = cuda::cuda_event(event);
+    if (state == nullptr || state->is_of(stream_)) return;
+    state->wait_until_issued();
+    ITHACA_CUDA_CHECK(cudaStreamWaitEvent(stream_.handle(), state->handle(), cudaEventWaitDefault));
+  }
+
+ private:
+  CudaStream& stream_;
+};
+
 class CudaBackend final : public Backend, public DeviceMovement {
  public:
   explicit CudaBackend(const CudaBackendOptions& options)
@@ -66,9 +88,9 @@ class CudaBackend final : public Backend, public DeviceMovement {
         events_(std::make_shared<cuda::EventPool>(false)),
         waits_(std::make_shared<cuda::EventPool>(true)),
         device_memory_(device_arena_bytes(options)),
-        compute_("compute", 0, events_),
-        communication_("communication", highest_priority(), events_),
-        copy_("copy", highest_priority(), events_),
+        compute_("compute", options.device, 0, events_, failure_),
+        communication_("communication", options.device, highest_priority(), events_, failure_),
+        copy_("copy", options.device, highest_priority(), events_, failure_),
         device_arena_(*this, Tier::device, device_memory_.data(), device_memory_.size()),
         staging_(kStagingBytes, [this](const Event& event) { finish(event); }),
         attention_(std::make_unique<cuda::CudaAttention>(workspace_provider(), attention_options(options))) {}
@@ -80,6 +102,7 @@ class CudaBackend final : public Backend, public DeviceMovement {
     if (std::uncaught_exceptions() > exceptions_at_start_) {
       failure_->set(std::make_exception_ptr(ContractError("the CUDA backend was closed before its work was done")));
     }
+    for (CudaStream* stream : {&compute_, &communication_, &copy_}) stream->close();
     for (CudaStream* stream : {&compute_, &communication_, &copy_}) {
       static_cast<void>(cudaStreamSynchronize(stream->handle()));  // an error has been thrown elsewhere, or never will
     }
@@ -102,26 +125,33 @@ class CudaBackend final : public Backend, public DeviceMovement {
   void wait(Stream& stream, const Event& event) override {
     failure_->rethrow_if_set();
     CudaStream& waiting = own(stream);
-    const std::shared_ptr<const CudaEvent> state = cuda::cuda_event(event);
+    std::shared_ptr<const CudaEvent> state = cuda::cuda_event(event);
     if (state == nullptr || state->is_of(waiting)) return;
     select_device();
+    if (&waiting != &compute_) {
+      waiting.wait(std::move(state));
+      return;
+    }
+    state->wait_until_issued();
     if (state->has_happened()) return;
-    const bool is_measured = &waiting == &compute_;
-    if (is_measured) waits_.begin_wait(waiting.use());
-    waiting.wait(*state);
-    if (is_measured) waits_.end_wait(waiting.use());
+    waits_.begin_wait(waiting.use());
+    waiting.wait(std::move(state));
+    waits_.end_wait(waiting.use());
   }
 
   void finish(const Event& event) override {
     const std::shared_ptr<const CudaEvent> state = cuda::cuda_event(event);
-    if (state != nullptr) ITHACA_CUDA_CHECK(cudaEventSynchronize(state->handle()));
+    if (state != nullptr) {
+      state->wait_until_issued();
+      ITHACA_CUDA_CHECK(cudaEventSynchronize(state->handle()));
+    }
     failure_->rethrow_if_set();
   }
 
   void enqueue(Stream& stream, std::function<void()> work) override {
     failure_->rethrow_if_set();
     select_device();
-    own(stream).enqueue(std::move(work), failure_);
+    own(stream).enqueue(std::move(work));
   }
 
   // Of waits that are over. A wait counts from the moment that the compute stream has nothing else to do.
@@ -145,7 +175,7 @@ class CudaBackend final : public Backend, public DeviceMovement {
       copy(stream, {buffer.tensor(), to});
       return;
     }
-    run(stream, [&](cudaStream_t handle) {
+    run_here(stream, [&](cudaStream_t handle) {
       for_each_piece(from.size(), [&](size_t begin, size_t bytes) {
         std::byte* const staged = staging_.take(static_cast<int64_t>(bytes));
         std::memcpy(staged, from.data() + begin, bytes);
@@ -160,7 +190,7 @@ class CudaBackend final : public Backend, public DeviceMovement {
     check_host_bytes("copy_to_host", static_cast<int64_t>(to.size()), from);
     require(from.is_contiguous(), "copy_to_host: a tensor that is not contiguous: " + from.describe());
     if (to.empty()) return;
-    run(stream, [&](cudaStream_t handle) {
+    run_here(stream, [&](cudaStream_t handle) {
       if (is_pinned(to)) {
         ITHACA_CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data, to.size(), cudaMemcpyDeviceToHost, handle));
         return;
@@ -169,19 +199,26 @@ class CudaBackend final : public Backend, public DeviceMovement {
         std::byte* const staged = staging_.take(static_cast<int64_t>(bytes));
         ITHACA_CUDA_CHECK(cudaMemcpyAsync(staged, static_cast<const std::byte*>(from.data) + begin, bytes,
                                           cudaMemcpyDeviceToHost, handle));
-        own(stream).enqueue([target = to.data() + begin, staged, bytes] { std::memcpy(target, staged, bytes); },
-                            failure_);
+        own(stream).enqueue([target = to.data() + begin, staged, bytes] { std::memcpy(target, staged, bytes); });
         staging_.used_until(mark(stream));
       });
     });
   }
 
-  void copy_elements(Stream& stream, const Tensor& from, const Tensor& to) override {
-    run(stream, [&](cudaStream_t handle) { cuda::copy_elements(from, to, handle); });
-  }
-
-  void sum_elements(Stream& stream, std::span<const Tensor> parts, const Tensor& to) override {
-    run(stream, [&](cudaStream_t handle) { cuda::sum_elements(parts, to, handle); });
+  void issue(Stream& stream, std::function<void(DeviceIssuer&)> work) override {
+    failure_->rethrow_if_set();
+    select_device();
+    CudaStream& target = own(stream);
+    if (&target == &compute_) {
+      target.use();  // what is enqueued now is work of this stream
+      CudaIssuer issuer(target);
+      work(issuer);
+    } else {
+      target.post([&target, work = std::move(work)] {
+        CudaIssuer issuer(target);
+        work(issuer);
+      });
+    }
   }
 
   int most_sum_parts() const override { return cuda::kMostSumParts; }
@@ -193,13 +230,13 @@ class CudaBackend final : public Backend, public DeviceMovement {
     if (!cuda::CudaGemm::needs_no_workspace(arguments)) {
       workspace = bytes("gemm.workspace", cuda::kGemmWorkspaceBytes, stream);
     }
-    run(stream, [&](cudaStream_t handle) { gemm_.run(arguments, workspace.tensor().data, handle); });
+    run_here(stream, [&](cudaStream_t handle) { gemm_.run(arguments, workspace.tensor().data, handle); });
   }
 
   std::unique_ptr<AttentionState> begin_attention(Stream& stream, const AttentionShape& shape) override {
     check(shape);
     std::unique_ptr<AttentionState> state;
-    run(stream, [&](cudaStream_t handle) { state = attention_->begin(handle, shape); });
+    run_here(stream, [&](cudaStream_t handle) { state = attention_->begin(handle, shape); });
     return std::make_unique<CheckedAttentionState>(shape, std::move(state));
   }
 
@@ -208,24 +245,24 @@ class CudaBackend final : public Backend, public DeviceMovement {
     check(arguments, state.shape(), options_.compute_dtype);
     AttentionForward inner = arguments;
     inner.state = &state.state();
-    run(stream, [&](cudaStream_t handle) { attention_->forward(handle, inner); });
+    run_here(stream, [&](cudaStream_t handle) { attention_->forward(handle, inner); });
   }
 
   void finish_attention(Stream& stream, AttentionState& state, const Tensor& output,
                         const Tensor& log_sum_exp) override {
     const CheckedAttentionState& checked = own(&state);
     check_attention_results(checked.shape(), output, log_sum_exp, options_.compute_dtype);
-    run(stream, [&](cudaStream_t handle) { attention_->finish(handle, checked.state(), output, log_sum_exp); });
+    run_here(stream, [&](cudaStream_t handle) { attention_->finish(handle, checked.state(), output, log_sum_exp); });
   }
 
   void attention_backward(Stream& stream, const AttentionBackward& arguments) override {
     check(arguments, options_.compute_dtype);
-    run(stream, [&](cudaStream_t handle) { attention_->backward(handle, arguments); });
+    run_here(stream, [&](cudaStream_t handle) { attention_->backward(handle, arguments); });
   }
 
   void rms_norm_forward(Stream& stream, const RmsNormForward& arguments) override {
     check(arguments, options_.compute_dtype);
-    run(stream, [&](cudaStream_t handle) { cuda::rms_norm_forward(arguments, handle); });
+    run(stream, [arguments](cudaStream_t handle) { cuda::rms_norm_forward(arguments, handle); });
   }
 
   void rms_norm_backward(Stream& stream, const RmsNormBackward& arguments) override {
@@ -234,17 +271,18 @@ class CudaBackend final : public Backend, public DeviceMovement {
     const int64_t size = arguments.input.extent(1);
     const Buffer partial = partial_rows("rms_norm_backward.weight_sums", !arguments.dweight.is_absent(),
                                         cuda::rms_norm_partial_rows(tokens, size), size, stream);
-    run(stream, [&](cudaStream_t handle) { cuda::rms_norm_backward(arguments, floats(partial), handle); });
+    run(stream,
+        [arguments, sums = floats(partial)](cudaStream_t handle) { cuda::rms_norm_backward(arguments, sums, handle); });
   }
 
   void rope_table(Stream& stream, const RopeTable& arguments) override {
     check(arguments);
-    run(stream, [&](cudaStream_t handle) { cuda::rope_table(arguments, handle); });
+    run(stream, [arguments](cudaStream_t handle) { cuda::rope_table(arguments, handle); });
   }
 
   void head_rope_forward(Stream& stream, const HeadRopeForward& arguments) override {
     check(arguments, options_.compute_dtype);
-    run(stream, [&](cudaStream_t handle) { cuda::head_rope_forward(arguments, handle); });
+    run(stream, [arguments](cudaStream_t handle) { cuda::head_rope_forward(arguments, handle); });
   }
 
   void head_rope_backward(Stream& stream, const HeadRopeBackward& arguments) override {
@@ -252,22 +290,24 @@ class CudaBackend final : public Backend, public DeviceMovement {
     const int64_t heads = arguments.doutput.extent(0) * arguments.doutput.extent(1);
     const Buffer partial = partial_rows("head_rope_backward.weight_sums", !arguments.dnorm_weight.is_absent(),
                                         cuda::head_rope_partial_rows(heads), arguments.doutput.extent(2), stream);
-    run(stream, [&](cudaStream_t handle) { cuda::head_rope_backward(arguments, floats(partial), handle); });
+    run(stream, [arguments, sums = floats(partial)](cudaStream_t handle) {
+      cuda::head_rope_backward(arguments, sums, handle);
+    });
   }
 
   void swiglu_forward(Stream& stream, const SwigluForward& arguments) override {
     check(arguments, options_.compute_dtype);
-    run(stream, [&](cudaStream_t handle) { cuda::swiglu_forward(arguments, handle); });
+    run(stream, [arguments](cudaStream_t handle) { cuda::swiglu_forward(arguments, handle); });
   }
 
   void swiglu_backward(Stream& stream, const SwigluBackward& arguments) override {
     check(arguments, options_.compute_dtype);
-    run(stream, [&](cudaStream_t handle) { cuda::swiglu_backward(arguments, handle); });
+    run(stream, [arguments](cudaStream_t handle) { cuda::swiglu_backward(arguments, handle); });
   }
 
   void embedding_forward(Stream& stream, const EmbeddingForward& arguments) override {
     check(arguments, options_.compute_dtype);
-    run(stream, [&](cudaStream_t handle) { cuda::embedding_forward(arguments, handle); });
+    run(stream, [arguments](cudaStream_t handle) { cuda::embedding_forward(arguments, handle); });
   }
 
   void embedding_backward(Stream& stream, const EmbeddingBackward& arguments) override {
@@ -276,28 +316,32 @@ class CudaBackend final : public Backend, public DeviceMovement {
     const Buffer workspace = bytes(
         "embedding_backward.order",
         cuda::embedding_backward_workspace_bytes(arguments.token_ids.extent(0), arguments.dtable.extent(0)), stream);
-    run(stream, [&](cudaStream_t handle) { cuda::embedding_backward(arguments, workspace.tensor().data, handle); });
+    run(stream, [arguments, space = workspace.tensor().data](cudaStream_t handle) {
+      cuda::embedding_backward(arguments, space, handle);
+    });
   }
 
   void cross_entropy(Stream& stream, const CrossEntropy& arguments) override {
     check(arguments, options_.compute_dtype);
     const Buffer losses = doubles("cross_entropy.row_losses", arguments.logits.extent(0), stream);
-    run(stream, [&](cudaStream_t handle) { cuda::cross_entropy(arguments, losses.tensor().as<double>(), handle); });
+    run(stream, [arguments, rows = losses.tensor().as<double>()](cudaStream_t handle) {
+      cuda::cross_entropy(arguments, rows, handle);
+    });
   }
 
   void copy(Stream& stream, const Copy& arguments) override {
     check(arguments);
-    run(stream, [&](cudaStream_t handle) { cuda::copy(arguments, handle); });
+    run(stream, [arguments](cudaStream_t handle) { cuda::copy(arguments, handle); });
   }
 
   void add(Stream& stream, const Add& arguments) override {
     check(arguments, options_.compute_dtype);
-    run(stream, [&](cudaStream_t handle) { cuda::add(arguments, handle); });
+    run(stream, [arguments](cudaStream_t handle) { cuda::add(arguments, handle); });
   }
 
   void fill(Stream& stream, const Fill& arguments) override {
     check(arguments);
-    run(stream, [&](cudaStream_t handle) { cuda::fill(arguments, handle); });
+    run(stream, [arguments](cudaStream_t handle) { cuda::fill(arguments, handle); });
   }
 
   void column_sum(Stream& stream, const ColumnSum& arguments) override {
@@ -305,24 +349,27 @@ class CudaBackend final : public Backend, public DeviceMovement {
     const Buffer partial =
         partial_rows("column_sum.sums", true, cuda::column_sum_partial_rows(arguments.input.extent(0)),
                      arguments.input.extent(1), stream);
-    run(stream, [&](cudaStream_t handle) { cuda::column_sum(arguments, floats(partial), handle); });
+    run(stream,
+        [arguments, sums = floats(partial)](cudaStream_t handle) { cuda::column_sum(arguments, sums, handle); });
   }
 
   void square_sum(Stream& stream, const SquareSum& arguments) override {
     check(arguments);
     const Buffer partial = doubles("square_sum.sums", cuda::kSquareSumPartials, stream);
-    run(stream, [&](cudaStream_t handle) { cuda::square_sum(arguments, partial.tensor().as<double>(), handle); });
+    run(stream, [arguments, sums = partial.tensor().as<double>()](cudaStream_t handle) {
+      cuda::square_sum(arguments, sums, handle);
+    });
   }
 
   void step_numbers(Stream& stream, const StepNumbers& arguments) override {
     check(arguments);
-    run(stream, [&](cudaStream_t handle) { cuda::step_numbers(arguments, handle); });
+    run(stream, [arguments](cudaStream_t handle) { cuda::step_numbers(arguments, handle); });
   }
 
   void adamw(Stream& stream, const AdamW& arguments) override {
     check(arguments, options_.compute_dtype);
     const Buffer numbers = partial_rows("adamw.numbers", true, 1, cuda::kAdamWNumbers, stream);
-    run(stream, [&](cudaStream_t handle) { cuda::adamw(arguments, floats(numbers), handle); });
+    run(stream, [arguments, space = floats(numbers)](cudaStream_t handle) { cuda::adamw(arguments, space, handle); });
   }
 
  private:
@@ -401,17 +448,30 @@ class CudaBackend final : public Backend, public DeviceMovement {
     return own(stream).record();
   }
 
+  // Runs launch(handle) where the stream issues; `launch` holds what it needs by value, and touches nothing of the
+  // backend.
   template <typename Launch>
   void run(Stream& stream, const Launch& launch) {
     failure_->rethrow_if_set();
     select_device();
+    own(stream).run(launch);
+    if (options_.synchronous) synchronize(stream);
+  }
+
+  // Runs launch(handle) on this thread, behind everything that the stream has issued.
+  template <typename Launch>
+  void run_here(Stream& stream, const Launch& launch) {
+    failure_->rethrow_if_set();
+    select_device();
     CudaStream& target = own(stream);
     launch(target.use());
-    static_cast<void>(target.use());  // work behind an event that `launch` may have recorded
-    if (options_.synchronous) {
-      target.synchronize();
-      failure_->rethrow_if_set();
-    }
+    static_cast<void>(target.use());  // there is work behind an event that `launch` may have recorded
+    if (options_.synchronous) synchronize(stream);
+  }
+
+  void synchronize(Stream& stream) {
+    own(stream).synchronize();
+    failure_->rethrow_if_set();
   }
 
   // Whether the bytes lie in the host arena.

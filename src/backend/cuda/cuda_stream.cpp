@@ -1,5 +1,6 @@
 #include "backend/cuda/cuda_stream.h"
 
+#include <exception>
 #include <utility>
 
 #include "backend/cuda/cuda_check.h"
@@ -38,11 +39,29 @@ void EventPool::give_back(cudaEvent_t event) noexcept {
   }
 }
 
-CudaEvent::CudaEvent(std::shared_ptr<EventPool> pool, const CudaStream& stream)
-    : pool_(std::move(pool)), stream_(&stream), handle_(pool_->take()) {}
+CudaEvent::CudaEvent(std::shared_ptr<EventPool> pool, std::shared_ptr<HostFailure> failure, const CudaStream& stream)
+    : pool_(std::move(pool)), failure_(std::move(failure)), stream_(&stream), handle_(pool_->take()) {}
 
 CudaEvent::~CudaEvent() {
   pool_->give_back(handle_);
+}
+
+void CudaEvent::issue(cudaStream_t stream) {
+  ITHACA_CUDA_CHECK(cudaEventRecord(handle_, stream));
+  state_.store(State::issued, std::memory_order_release);
+  state_.notify_all();
+}
+
+void CudaEvent::drop() noexcept {
+  state_.store(State::dropped, std::memory_order_release);
+  state_.notify_all();
+}
+
+void CudaEvent::wait_until_issued() const {
+  state_.wait(State::pending, std::memory_order_acquire);
+  if (state_.load(std::memory_order_acquire) == State::issued) return;
+  failure_->rethrow_if_set();
+  throw ContractError("the CUDA event was dropped with its stream");
 }
 
 bool CudaEvent::has_happened() const {
@@ -83,26 +102,105 @@ void HostFailure::rethrow_if_set() const {
 
 // ---- CudaStream ----
 
-CudaStream::CudaStream(std::string name, int priority, std::shared_ptr<EventPool> pool)
-    : name_(std::move(name)), pool_(std::move(pool)) {
+CudaStream::CudaStream(std::string name, int device, int priority, std::shared_ptr<EventPool> pool,
+                       std::shared_ptr<HostFailure> failure)
+    : name_(std::move(name)), device_(device), pool_(std::move(pool)), failure_(std::move(failure)) {
   ITHACA_CUDA_CHECK(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority));
 }
 
 CudaStream::~CudaStream() {
+  close();
   static_cast<void>(cudaStreamDestroy(handle_));
+}
+
+cudaStream_t CudaStream::use() {
+  if (thread_.joinable()) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return posted_.empty() && !is_serving_; });
+    lock.unlock();
+    failure_->rethrow_if_set();
+  }
+  has_new_work_ = true;
+  return handle_;
+}
+
+bool CudaStream::is_idle() {
+  if (!thread_.joinable()) return true;
+  const std::lock_guard lock(mutex_);
+  return posted_.empty() && !is_serving_;
+}
+
+void CudaStream::post(std::function<void()> work) {
+  post(Posted{std::move(work), nullptr});
+}
+
+void CudaStream::post(Posted posted) {
+  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+  has_new_work_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(posted));
+  }
+  changed_.notify_all();
+}
+
+void CudaStream::serve() {
+  try {
+    ITHACA_CUDA_CHECK(cudaSetDevice(device_));
+  } catch (...) {
+    failure_->set(std::current_exception());
+  }
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return is_closing_ || !posted_.empty(); });
+    if (posted_.empty()) return;
+    Posted posted = std::move(posted_.front());
+    posted_.pop_front();
+    is_serving_ = true;
+    lock.unlock();
+    try {
+      if (!failure_->is_set()) {
+        if (posted.event != nullptr) {
+          posted.event->issue(handle_);
+        } else {
+          posted.work();
+        }
+      }
+    } catch (...) {
+      failure_->set(std::current_exception());
+    }
+    if (posted.event != nullptr && failure_->is_set()) posted.event->drop();
+    posted = {};  // what the work holds goes before anybody learns that it is issued
+    lock.lock();
+    is_serving_ = false;
+    changed_.notify_all();
+  }
 }
 
 Event CudaStream::record() {
   if (!has_new_work_) return last_;
-  auto event = std::make_shared<CudaEvent>(pool_, *this);
-  ITHACA_CUDA_CHECK(cudaEventRecord(event->handle(), handle_));
+  auto event = std::make_shared<CudaEvent>(pool_, failure_, *this);
+  if (!is_idle()) {
+    post(Posted{nullptr, event});
+    return Event(std::move(event));
+  }
+  event->issue(handle_);
   last_ = Event(std::move(event));
   has_new_work_ = false;
   return last_;
 }
 
-void CudaStream::wait(const CudaEvent& event) {
-  ITHACA_CUDA_CHECK(cudaStreamWaitEvent(use(), event.handle(), cudaEventWaitDefault));
+Event CudaStream::record_issued() {
+  auto event = std::make_shared<CudaEvent>(pool_, failure_, *this);
+  event->issue(handle_);
+  return Event(std::move(event));
+}
+
+void CudaStream::wait(std::shared_ptr<const CudaEvent> event) {
+  run([event = std::move(event)](cudaStream_t handle) {
+    event->wait_until_issued();
+    ITHACA_CUDA_CHECK(cudaStreamWaitEvent(handle, event->handle(), cudaEventWaitDefault));
+  });
 }
 
 namespace {
@@ -124,14 +222,26 @@ void CUDART_CB run_host_work(void* argument) noexcept {
 
 }  // namespace
 
-void CudaStream::enqueue(std::function<void()> work, std::shared_ptr<HostFailure> failure) {
-  auto item = std::make_unique<HostWork>(HostWork{std::move(work), std::move(failure)});
-  ITHACA_CUDA_CHECK(cudaLaunchHostFunc(use(), run_host_work, item.get()));
-  static_cast<void>(item.release());  // run_host_work owns it now
+void CudaStream::enqueue(std::function<void()> work) {
+  run([work = std::move(work), failure = failure_](cudaStream_t handle) {
+    auto item = std::make_unique<HostWork>(HostWork{work, failure});
+    ITHACA_CUDA_CHECK(cudaLaunchHostFunc(handle, run_host_work, item.get()));
+    static_cast<void>(item.release());  // run_host_work owns it now
+  });
 }
 
 void CudaStream::synchronize() {
-  ITHACA_CUDA_CHECK(cudaStreamSynchronize(handle_));
+  ITHACA_CUDA_CHECK(cudaStreamSynchronize(use()));
+}
+
+void CudaStream::close() noexcept {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    is_closing_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
 }
 
 // ---- WaitMeter ----
