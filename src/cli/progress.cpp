@@ -166,6 +166,10 @@ void RunProgress::finish(const RunResult& result, const std::string& signal_name
   say(terminal_.bold(fmt::format("Trained {} on {} in {}, {} tokens/s.", plural(result.steps, "step"),
                                  plural(result.tokens, "token"), format_duration(result.training_seconds),
                                  format_short(rate))));
+  if (result.skipped_steps > 0) {
+    say(fmt::format("{} of them {} skipped and changed nothing; log.txt says why.", format_count(result.skipped_steps),
+                    result.skipped_steps == 1 ? "was" : "were"));
+  }
   if (result.steps > 0) {
     const char* verb = result.last_loss < result.first_loss ? "fell" : "went";
     std::string loss = fmt::format("The loss {} from {:.3f} to {:.3f} nats per {}", verb, result.first_loss,

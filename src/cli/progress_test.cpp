@@ -158,6 +158,18 @@ TEST_F(ProgressTest, TheFolderKeepsConfigurationAndLog) {
   EXPECT_THAT(folder_.read("run/config.yaml"), testing::HasSubstr("logging_steps: 2"));
 }
 
+TEST_F(ProgressTest, SkippedStepsAreSaidAtTheEnd) {
+  RunFolder folder(recipe_.train.output_dir, false);
+  Terminal terminal(out_, err_, {});
+  RunProgress progress(recipe_, folder, terminal, Verbosity::normal);
+  progress.on_plan(example_plan());
+  RunResult result;
+  result.steps = 5;
+  result.skipped_steps = 3;
+  progress.finish(result, "");
+  EXPECT_THAT(out_.str(), testing::HasSubstr("3 of them were skipped and changed nothing; log.txt says why.\n"));
+}
+
 TEST_F(ProgressTest, AStoppedRunSaysWhatStoppedIt) {
   RunFolder folder(recipe_.train.output_dir, false);
   Terminal terminal(out_, err_, {});

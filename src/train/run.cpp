@@ -62,15 +62,18 @@ class RankRun {
     while (step < shared_.decisions.steps && !stopped) {
       stopped = train_step(step);
       ++step;
-      const bool last = step == shared_.decisions.steps || stopped;
-      if (shared_.eval != nullptr && !stopped && (last || (eval_steps > 0 && step % eval_steps == 0))) evaluate(step);
+      const bool last = step == shared_.decisions.steps;
+      if (shared_.eval != nullptr && !stopped && !last && eval_steps > 0 && step % eval_steps == 0) evaluate(step);
     }
     if (speaks_) {
       result_.steps = step;
       result_.stopped_early = stopped && step < shared_.decisions.steps;
+      result_.skipped_steps = skipped_steps_;
       result_.training_seconds = seconds_since(start);
     }
+    // The export comes first: what happens in a long last evaluation must not cost the trained model.
     export_weights();
+    if (shared_.eval != nullptr && !stopped) evaluate(step);
   }
 
  private:

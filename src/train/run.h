@@ -77,6 +77,7 @@ class RunObserver {
 struct RunResult {
   bool stopped_early = false;  // `stop` was set; what was trained so far has been exported
   int64_t steps = 0;
+  int64_t skipped_steps = 0;  // of `steps`
   double first_loss = 0.0;
   double last_loss = 0.0;
   std::optional<double> evaluation_loss;
