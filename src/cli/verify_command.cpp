@@ -69,7 +69,7 @@ int verify_command(const VerifyArguments& arguments, std::ostream& out) {
   const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, std::nullopt});
   VerifyOptions options;
   options.steps = arguments.steps;
-  if (arguments.bound != 0.0) options.bound = arguments.bound;
+  options.bound = arguments.bound.value_or(options.bound);
   options.meshes = arguments.meshes.empty()
                        ? default_verify_meshes(ModelDirectory(recipe.model.path).description().query_heads)
                        : parse_verify_meshes(arguments.meshes);

@@ -1,7 +1,9 @@
 // `ithaca verify`: the first steps of a recipe on one rank and on other meshes, as a table.
 #pragma once
 
+#include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +18,7 @@ struct VerifyArguments {
   std::vector<std::string> assignments;
   std::string meshes;  // empty: those that suit the model
   int64_t steps = 2;
-  double bound = 0.0;  // 0: the bound for float32
+  std::optional<double> bound;  // absent: the bound for float32
 };
 
 void declare_verify(CLI::App& app, VerifyArguments& arguments);

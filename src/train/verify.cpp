@@ -21,6 +21,8 @@ namespace ithaca {
 
 namespace {
 
+constexpr int kMostRanks = 1024;
+
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (true) {
@@ -46,8 +48,8 @@ std::string_view trimmed(std::string_view text) {
 int parse_size(std::string_view mesh, std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > 1024) {
-    throw_unreadable(mesh, fmt::format("'{}' is not a number of ranks from 1 to 1024", text));
+  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > kMostRanks) {
+    throw_unreadable(mesh, fmt::format("'{}' is not a number of ranks from 1 to {}", text, kMostRanks));
   }
   return value;
 }
@@ -75,6 +77,9 @@ VerifyMesh parse_mesh(std::string_view text) {
     if (sizes.size() != 2) throw_unreadable(text, "hybrid needs two sizes, ulysses x ring");
     mesh.ulysses_size = parse_size(text, sizes[0]);
     mesh.ring_size = parse_size(text, sizes[1]);
+    if (mesh.ulysses_size * mesh.ring_size > kMostRanks) {
+      throw_unreadable(text, fmt::format("{} ranks are more than {}", mesh.ulysses_size * mesh.ring_size, kMostRanks));
+    }
   } else if (mesh.schedule == ScheduleKind::ulysses) {
     mesh.ulysses_size = parse_size(text, parts[1]);
   } else {
@@ -115,6 +120,16 @@ class Verification {
     // The same sequences per step, whatever the recipe's own mesh is.
     decisions_.loader.accumulation *= recipe.parallel.dp_replicate_size;
     steps_ = std::min(options.steps, decisions_.steps);
+  }
+
+  // Throws ConfigurationError when the model's heads do not fit the mesh, so that nothing runs first.
+  void check(const VerifyMesh& mesh) const {
+    const int64_t query_heads = directory_.description().query_heads;
+    if (mesh.ulysses_size <= query_heads) return;
+    throw ConfigurationError(
+        fmt::format("--meshes: '{}': {} ulysses ranks cannot share {} query heads, each needs at least one; ring:{} "
+                    "has as many ranks",
+                    mesh.text, mesh.ulysses_size, query_heads, mesh.ulysses_size * mesh.ring_size));
   }
 
   VerifyRow run(const VerifyMesh& mesh) {
@@ -186,13 +201,16 @@ class Verification {
       const double scale = std::max(norm_of_difference(values, nullptr), 1e-4 * reference.grad_norms[0]);
       const double difference = norm_of_difference(gradients.at(name), &values);
       const double ratio = difference == 0.0 ? 0.0 : difference / scale;
-      if (ratio <= row.gradient_difference) continue;
+      if (ratio <= row.gradient_difference || std::isnan(row.gradient_difference)) continue;
       row.gradient_difference = ratio;
       row.gradient_name = name;
     }
     for (size_t step = 1; step < row.losses.size(); ++step) {
-      row.later_difference = std::max({row.later_difference, relative(row.losses[step], reference.losses[step]),
-                                       relative(row.grad_norms[step], reference.grad_norms[step])});
+      for (const double each : {relative(row.losses[step], reference.losses[step]),
+                                relative(row.grad_norms[step], reference.grad_norms[step])}) {
+        // Not std::max, which would drop a NaN.
+        if (!(each <= row.later_difference) && !std::isnan(row.later_difference)) row.later_difference = each;
+      }
     }
     // Written so that a NaN never agrees.
     row.agrees = row.loss_difference <= options_.bound && row.grad_norm_difference <= options_.bound &&
@@ -242,6 +260,7 @@ std::vector<VerifyRow> verify_recipe(const Recipe& recipe, const VerifyOptions& 
   for (const VerifyMesh& mesh : options.meshes) {
     if (mesh.text != "1") meshes.push_back(mesh);
   }
+  for (const VerifyMesh& mesh : meshes) verification.check(mesh);
   std::vector<VerifyRow> rows;
   for (const VerifyMesh& mesh : meshes) {
     if (stop.load()) break;

@@ -28,8 +28,9 @@ TEST(VerifyMeshes, EverySpellingIsRead) {
 }
 
 TEST(VerifyMeshes, WhatCannotBeReadIsNamed) {
-  for (const char* text : {"", "2", "ring", "ring:", "ring:0", "ring:-2", "ring:x", "ring:2:spiral", "ring:2:zigzag:3",
-                           "hybrid:4", "hybrid:2x", "hybrid:2x2x2", "tree:2", "1,,1", "ring:99999999999"}) {
+  for (const char* text :
+       {"", "2", "ring", "ring:", "ring:0", "ring:-2", "ring:x", "ring:2:spiral", "ring:2:zigzag:3", "hybrid:4",
+        "hybrid:2x", "hybrid:2x2x2", "tree:2", "1,,1", "ring:99999999999", "hybrid:64x17"}) {
     try {
       parse_verify_meshes(text);
       ADD_FAILURE() << text;
@@ -78,6 +79,22 @@ TEST(Verify, EveryScheduleAgreesWithOneRank) {
     EXPECT_GT(row.peak_memory_bytes, 0);
     EXPECT_EQ(row.bytes_sent > 0, row.mesh.text != "1");
   }
+}
+
+TEST(Verify, AMeshThatDoesNotFitTheHeadsIsFoundBeforeAnyRuns) {
+  const Recipe recipe = fixture_recipe("qwen3");  // 4 query heads
+  VerifyOptions options;
+  options.meshes = parse_verify_meshes("ring:2,ulysses:5");
+  size_t seen = 0;
+  const std::atomic<bool> stop = false;
+  try {
+    verify_recipe(
+        recipe, options, [&](const VerifyRow&) { ++seen; }, stop);
+    FAIL();
+  } catch (const ConfigurationError& error) {
+    EXPECT_NE(std::string(error.what()).find("ulysses:5"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(seen, 0u);
 }
 
 TEST(Verify, ADifferenceBeyondTheBoundIsSeen) {
