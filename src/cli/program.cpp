@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/inspect.h"
 #include "cli/progress.h"
 #include "cli/run_folder.h"
@@ -136,6 +137,17 @@ void refuse_absent_command(const std::string& name) {
   }
 }
 
+[[noreturn]] void refuse_unknown_command(const CLI::App& app, const std::string& name) {
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    known.push_back(command->get_name());
+  }
+  const std::string near = nearest_name(name, known);
+  throw ConfigurationError(fmt::format("there is no command \"{}\"; the commands are {}{}; see ithaca --help", name,
+                                       fmt::join(known, ", "),
+                                       near.empty() ? "" : ", of which \"" + near + "\" is nearest"));
+}
+
 int dispatch(int argument_count, const char* const* argument_texts, std::ostream& out, std::ostream& err) {
   if (argument_count > 1) refuse_absent_command(argument_texts[1]);
   Arguments arguments;
@@ -157,6 +169,8 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
     }
     std::string command;
     for (const CLI::App* chosen : app.get_subcommands()) command += " " + chosen->get_name();
+    if (command.empty() && argument_count > 1 && argument_texts[1][0] != '-')
+      refuse_unknown_command(app, argument_texts[1]);
     throw ConfigurationError(fmt::format("{}; see ithaca{} --help", stop.what(), command));
   }
   if (app.got_subcommand("train")) return train(arguments, out, err);
@@ -167,8 +181,10 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   return show_options(arguments, out);
 }
 
-// One paragraph, whatever the text holds.
+// One paragraph, whatever the text holds; a line of megabytes that it quotes is cut in the middle.
 void report(std::ostream& err, std::string text) {
+  constexpr size_t kLongest = 4000;
+  if (text.size() > kLongest) text.replace(kLongest / 2, text.size() - kLongest, " [...] ");
   std::replace(text.begin(), text.end(), '\n', ' ');
   err << "ithaca: error: " << text << '\n' << std::flush;
 }

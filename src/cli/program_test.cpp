@@ -119,7 +119,7 @@ TEST_F(ProgramTest, VersionAndHelp) {
 TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "subcommand is required"},
-      {{"trian", "x"}, "see ithaca --help"},
+      {{"trian", "x"}, "of which \"train\" is nearest; see ithaca --help"},
       {{"train"}, "recipe is required"},
       {{"train", recipe_, "--rnaks", "2"}, "--rnaks"},
       {{"train", recipe_, "--ranks", "two"}, "two"},

@@ -86,6 +86,10 @@ void RunFolder::begin(const Recipe& recipe) {
   }
   log_->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
   log_->flush_on(spdlog::level::info);
+  // Left alone it would print its own complaint and go on without a log.
+  log_->set_error_handler([path = (folder / kRunLogFile).string()](const std::string& fault) {
+    throw FileError(fmt::format("{}: cannot be written: {}", path, fault));
+  });
 }
 
 void RunFolder::log(const std::string& text) {
@@ -96,8 +100,12 @@ void RunFolder::log_warning(const std::string& text) {
   if (log_) log_->log(spdlog::level::warn, text);
 }
 
-void RunFolder::log_error(const std::string& text) {
-  if (log_) log_->log(spdlog::level::err, text);
+void RunFolder::log_error(const std::string& text) noexcept {
+  try {
+    if (log_) log_->log(spdlog::level::err, text);
+  } catch (...) {
+    // The error itself is on its way to the user; that the log cannot hold it must not take its place.
+  }
 }
 
 }  // namespace ithaca

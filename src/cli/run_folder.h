@@ -28,10 +28,11 @@ class RunFolder {
   // Removes the earlier run, if there is one; writes config.yaml and opens log.txt. Throws FileError when the folder
   // cannot be written to, ConfigurationError when its export/ is not something that a run wrote.
   void begin(const Recipe& recipe);
-  // A line of log.txt, with the time; dropped before begin().
+  // A line of log.txt, with the time; dropped before begin(). log and log_warning throw FileError when it cannot be
+  // written.
   void log(const std::string& text);
   void log_warning(const std::string& text);
-  void log_error(const std::string& text);
+  void log_error(const std::string& text) noexcept;
 
   const std::string& path() const { return path_; }
 

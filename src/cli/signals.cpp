@@ -40,6 +40,8 @@ void install_stop_signals() {
   stop_state();  // made here, not in the handler
   std::signal(SIGINT, handle_stop_signal);
   std::signal(SIGTERM, handle_stop_signal);
+  // So that a file that may not grow further is a failed write with its error text, not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 }  // namespace ithaca
