@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(AnySize, Collectives,
 
 // Uneven block sizes, some of them 0.
 int64_t uneven_count(int from, int to, int round) {
-  return (from * 7 + to * 3 + round * 5) % 11 * (round % 2 + 1);
+  return int64_t{(from * 7 + to * 3 + round * 5) % 11} * (round % 2 + 1);
 }
 
 double value_of(int from, int to, int64_t index) {
@@ -92,6 +92,7 @@ TEST_P(Collectives, AllGather) {
   run_test_ranks(size(), [&](TestRank& self) {
     for (int round = 0; round < 8; ++round) {
       std::vector<Block<float>> receive;
+      receive.reserve(static_cast<size_t>(size()));
       for (int peer = 0; peer < size(); ++peer) {
         receive.emplace_back(uneven_count(peer, 0, round), (round + peer) % kBlockStyles);
       }
@@ -120,7 +121,7 @@ TEST_P(Collectives, ReduceScatter) {
       std::vector<Block<float>> send;
       for (int peer = 0; peer < size(); ++peer) {
         send.emplace_back(uneven_count(0, peer, round), (round + peer + self.rank) % kBlockStyles);
-        send.back().fill([&](int64_t index) { return term_of(self.rank, index + 1000 * peer); });
+        send.back().fill([&](int64_t index) { return term_of(self.rank, index + int64_t{1000} * peer); });
       }
       Block<float> receive(uneven_count(0, self.rank, round), round % kBlockStyles);
       Block<float>& own = send[static_cast<size_t>(self.rank)];
@@ -129,7 +130,8 @@ TEST_P(Collectives, ReduceScatter) {
                                 is_in_place ? own.tensor() : receive.tensor());
       self.finish();
       expect_block(
-          is_in_place ? own : receive, [&](int64_t index) { return sum_of_terms(size(), index + 1000 * self.rank); },
+          is_in_place ? own : receive,
+          [&](int64_t index) { return sum_of_terms(size(), index + int64_t{1000} * self.rank); },
           fmt::format("round {} rank {}", round, self.rank));
     }
   });
@@ -237,6 +239,7 @@ TEST_P(Collectives, TrafficFollowsTheFormulas) {
     EXPECT_EQ(sent(Collective::all_to_all), expected);
 
     std::vector<Block<float>> gathered;
+    gathered.reserve(static_cast<size_t>(n));
     for (int peer = 0; peer < n; ++peer) gathered.emplace_back(5 + peer);
     self.world.all_gather(stream, gathered[static_cast<size_t>(self.rank)].tensor(), tensors_of(gathered));
     EXPECT_EQ(sent(Collective::all_gather), (n - 1) * 4 * (5 + self.rank));
@@ -244,7 +247,7 @@ TEST_P(Collectives, TrafficFollowsTheFormulas) {
     self.world.reduce_scatter(stream, tensors_of(gathered), gathered[static_cast<size_t>(self.rank)].tensor());
     EXPECT_EQ(sent(Collective::reduce_scatter), 4 * (5 * n + n * (n - 1) / 2 - (5 + self.rank)));
 
-    Block<double> even(12 * n);
+    Block<double> even(int64_t{12} * n);
     self.world.all_reduce(stream, even.tensor());
     EXPECT_EQ(sent(Collective::all_reduce), 2 * (n - 1) * 8 * 12);  // 2 * (n - 1) / n * bytes
 
@@ -282,6 +285,7 @@ TEST(Order, BuffersMayBeReusedRightAfterTheEvent) {
     Block<float> receive(kCount);
     Block<float> gathered(kCount * kRanks);
     std::vector<Tensor> gathered_blocks;
+    gathered_blocks.reserve(kRanks);
     for (int rank = 0; rank < kRanks; ++rank) {
       gathered_blocks.push_back(gathered.tensor().slice(0, rank * kCount, (rank + 1) * kCount));
     }
@@ -364,6 +368,7 @@ TEST(Order, RingStepsDrift) {
   run_test_ranks(3, [&](TestRank& self) {
     Stream& stream = self.backend.communication_stream();
     std::vector<Block<double>> blocks;
+    blocks.reserve(kSteps);
     for (int step = 0; step < kSteps; ++step) blocks.emplace_back(16);
     const auto value = [](int step) { return [step](int64_t index) { return value_of(step, 0, index); }; };
     if (self.rank == 2) first_is_ahead.wait();
@@ -445,10 +450,12 @@ TEST(Split, GroupsDoNotDisturbEachOther) {
       }
       self.backend.finish(self.backend.record(self.backend.copy_stream()));
       self.finish();
+      const int row = self.rank / 2;
+      const int column = self.rank % 2;
       expect_block(
-          in_row, [&](int64_t) { return static_cast<float>(self.rank / 2 * 4 + 1 + 2 * round); }, "row");
+          in_row, [&](int64_t) { return static_cast<float>(row * 4 + 1 + 2 * round); }, "row");
       expect_block(
-          in_column, [&](int64_t) { return static_cast<float>((self.rank % 2 * 2 + 2) * 10 + 2 * round); }, "column");
+          in_column, [&](int64_t) { return static_cast<float>((column * 2 + 2) * 10 + 2 * round); }, "column");
     }
   });
 }

@@ -39,7 +39,7 @@ TYPED_TEST(CopyElements, BetweenAnyStridesAndShapes) {
 }
 
 TEST(CopyElements, FollowsRowMajorOrderOfFiveDimensions) {
-  std::vector<int32_t> storage(2 * 3 * 4 * 5 * 2);
+  std::vector<int32_t> storage(size_t{2} * 3 * 4 * 5 * 2);
   std::iota(storage.begin(), storage.end(), 0);
   Tensor from = Tensor::contiguous(storage.data(), DType::int32, {2, 3, 4, 5, 2}).transpose(0, 3).transpose(1, 4);
   from = from.slice(0, 1, 4);

@@ -12,8 +12,6 @@
 namespace ithaca {
 namespace {
 
-using testing::ending_of;
-using testing::run_test_ranks;
 using testing::TestRank;
 
 MeshSizes sizes_of(int dp_replicate, int dp_shard, int ring, int ulysses, int tp) {
@@ -62,6 +60,7 @@ TEST(MeshCoordinates, CountLastDirectionFastest) {
 std::vector<int64_t> members(const TestRank& self, Communicator& group) {
   std::vector<int64_t> ranks(static_cast<size_t>(group.size()), -1);
   std::vector<Tensor> receive;
+  receive.reserve(ranks.size());
   for (int64_t& rank : ranks) receive.push_back(Tensor::contiguous(&rank, DType::int64, {1}));
   int64_t own = self.rank;
   group.all_gather(self.backend.compute_stream(), Tensor::contiguous(&own, DType::int64, {1}), receive);
