@@ -119,7 +119,8 @@ TEST_F(ProgramTest, VersionAndHelp) {
 TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "subcommand is required"},
-      {{"trian", "x"}, "of which \"train\" is nearest; see ithaca --help"},
+      {{"trian", "x"}, "there is no command \"trian\"; the commands are train, inspect, options, verify; see"},
+      {{"inspct", "x"}, "of which \"inspect\" is nearest; see ithaca --help"},
       {{"train"}, "recipe is required"},
       {{"train", recipe_, "--rnaks", "2"}, "--rnaks"},
       {{"train", recipe_, "--ranks", "two"}, "two"},
