@@ -1,6 +1,7 @@
 // The backward half of CudaAttention. Each call's gradients come in bfloat16 from cuDNN and are added to the caller's
 // float32 tensors; own kernels add directly.
 #include <bit>
+#include <initializer_list>
 
 #include "backend/cuda/attention_engine.h"
 #include "backend/cuda/cuda_check.h"
@@ -116,12 +117,6 @@ class BackwardCalls {
     const OwnTensor accumulator =
         allocate("attention.dquery_accumulator", DType::float32, {query_tokens, shape.query_heads, shape.head_size});
     const Gradients gradients = allocate_gradients(query_tokens, key_tokens);
-    // cuDNN writes the tokens of the rectangles only, and all of the span is read below.
-    if (!prepared.covers_query_span()) clear(gradients.dquery.tensor);
-    if (!prepared.covers_key_span()) {
-      clear(gradients.dkey.tensor);
-      clear(gradients.dvalue.tensor);
-    }
     OwnTensor dkey_by_query_head, dvalue_by_query_head;
     CudnnBackwardData data;
     if (shape.query_heads != shape.key_heads) {
@@ -130,6 +125,17 @@ class BackwardCalls {
       dvalue_by_query_head = allocate("attention.dvalue_by_query_head", DType::bfloat16, extents);
       data.dkey_by_query_head = dkey_by_query_head.tensor.data;
       data.dvalue_by_query_head = dvalue_by_query_head.tensor.data;
+    }
+    // cuDNN writes the tokens of the rectangles only, and all of the span is read below.
+    if (!prepared.covers_query_span()) {
+      clear(accumulator);
+      clear(gradients.dquery);
+    }
+    if (!prepared.covers_key_span()) {
+      for (const OwnTensor* tensor : std::initializer_list<const OwnTensor*>{
+               &gradients.dkey, &gradients.dvalue, &dkey_by_query_head, &dvalue_by_query_head}) {
+        clear(*tensor);
+      }
     }
     data.query = query.data;
     data.key = key.data;
@@ -190,8 +196,10 @@ class BackwardCalls {
   OwnTensor allocate(std::string_view name, DType dtype, const Extents& extents) {
     return engine_.allocate(name, dtype, extents, stream_);
   }
-  void clear(const Tensor& tensor) {
-    ITHACA_CUDA_CHECK(cudaMemsetAsync(tensor.data, 0, static_cast<size_t>(tensor.byte_count()), stream_));
+  void clear(const OwnTensor& own) {
+    if (own.is_empty()) return;
+    const auto bytes = static_cast<size_t>(own.tensor.byte_count());
+    ITHACA_CUDA_CHECK(cudaMemsetAsync(own.tensor.data, 0, bytes, stream_));
   }
   static const void* data_from(const Tensor& tensor, int64_t token) {
     return tensor.slice(0, token, tensor.extent(0)).data;
