@@ -5,7 +5,8 @@
 // until the work has been ENQUEUED (arenas free in stream order); spans and structs are copied or used before the call
 // returns. Operations check their arguments and throw ContractError on the calling thread. A failure of enqueued work
 // (a lost rank, say) is thrown by the next wait(), finish() or operation on the stream. Thread-safety: one rank's
-// thread calls; different ranks have different backends.
+// thread calls; different ranks have different backends. Destroying a backend first runs what is still queued; while an
+// exception passes it drops that instead. Buffers, states and communicators on it must be gone by then.
 #pragma once
 
 #include <cstddef>

@@ -172,8 +172,9 @@ struct EmbeddingBackward {
 };
 
 // One tile of the loss. For each row with label >= 0: loss_sum += weight * -log softmax(logits)[label]. With
-// `gradient_scale` present the logits are overwritten by their gradient: (softmax - onehot) * weight * gradient_scale;
-// rows with label -100 get zeros.
+// `with_gradient` the logits are overwritten by their gradient: (softmax - onehot) * weight * gradient_scale;
+// rows with label -100 or weight 0 get zeros. Any other label outside of the vocabulary is an error. NaN logits of a
+// row that counts make the loss NaN.
 struct CrossEntropy {
   Tensor logits;                // [tokens, vocabulary], compute dtype or float32
   Tensor labels;                // [tokens] int64; -100 = no label
@@ -185,8 +186,9 @@ struct CrossEntropy {
 
 // ---- simple tensor operations ----
 
-// to = from, element by element, with conversion of dtype (round to nearest even). Any strides, up to 5 dimensions,
-// same extents.
+// to = from, element by element, with conversion of dtype (round to nearest even; once, also from float64). Any
+// strides, up to 5 dimensions, same extents. Integers become other integers only when they fit; floating point numbers
+// do not become integers.
 struct Copy {
   Tensor from;
   Tensor to;

@@ -292,12 +292,12 @@ void cross_entropy(const CrossEntropy& arguments) {
   double loss = only(arguments.loss_sum);
   for (int64_t token = 0; token < logits.extent(0); ++token) {
     const auto label = static_cast<int64_t>(at(arguments.labels, token));
-    if (label == -100) {
+    require(label == -100 || (label >= 0 && label < vocabulary), "cross_entropy: label outside of the vocabulary");
+    const double weight = label == -100 ? 0.0 : arguments.weights.is_absent() ? 1.0 : at(arguments.weights, token);
+    if (weight == 0.0) {
       for (int64_t i = 0; i < vocabulary && arguments.with_gradient; ++i) set(logits, token, i, 0.0);
       continue;
     }
-    require(label >= 0 && label < vocabulary, "cross_entropy: label outside of the vocabulary");
-    const double weight = arguments.weights.is_absent() ? 1.0 : at(arguments.weights, token);
     double highest = at(logits, token, 0);
     for (int64_t i = 1; i < vocabulary; ++i) highest = std::max(highest, at(logits, token, i));
     double sum = 0.0;
