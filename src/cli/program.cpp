@@ -45,7 +45,8 @@ struct Arguments {
 };
 
 std::string signal_words(int signal) {
-  return signal == SIGTERM ? "SIGTERM" : "Ctrl-C (SIGINT)";
+  if (signal == SIGTERM) return "SIGTERM";
+  return signal == SIGHUP ? "SIGHUP (the terminal was closed)" : "Ctrl-C (SIGINT)";
 }
 
 int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {

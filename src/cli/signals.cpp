@@ -40,6 +40,9 @@ void install_stop_signals() {
   stop_state();  // made here, not in the handler
   std::signal(SIGINT, handle_stop_signal);
   std::signal(SIGTERM, handle_stop_signal);
+  std::signal(SIGHUP, handle_stop_signal);  // a closed terminal or connection
+  // A reader of our output that goes away (`| head`) must not cost the model: writes fail, and the end says so.
+  std::signal(SIGPIPE, SIG_IGN);
   // So that a file that may not grow further is a failed write with its error text, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -35,6 +36,9 @@ struct SharedRun {
   const RunDecisions& decisions;
   const std::atomic<bool>& stop;
 };
+
+// After so many steps in a row without a finite loss and norm nothing will come of it.
+constexpr int64_t kLargestDivergedRun = 50;
 
 // One rank's life: build, initialise, train, evaluate, export. Rank 0 also talks to the observer and keeps the metrics.
 class RankRun {
@@ -100,6 +104,15 @@ class RankRun {
     metrics.step_seconds = seconds_since(start);
     metrics.tokens_per_second = static_cast<double>(batch.tokens) / std::max(metrics.step_seconds, 1e-9);
     if (speaks_) record(metrics);
+    // Every rank counts the same, since every rank has read the same numbers.
+    diverged_in_a_row_ = outcome.skipped && batch.valid_tokens > 0 ? diverged_in_a_row_ + 1 : 0;
+    if (diverged_in_a_row_ == kLargestDivergedRun) {
+      throw Error(fmt::format(
+          "training has diverged: the loss or the gradient norm of the last {} steps, up to step {}, is not finite, so "
+          "none of them was "
+          "applied; a lower optim.learning_rate, more optim.warmup_steps or a smaller optim.max_grad_norm may help",
+          kLargestDivergedRun, metrics.step));
+    }
     return stop;
   }
 
@@ -122,8 +135,11 @@ class RankRun {
   void record(StepMetrics& metrics) {
     if (metrics.skipped) {
       ++skipped_steps_;
-      const char* cause = metrics.valid_tokens == 0 ? "it has no label" : "its loss or gradient norm is not finite";
-      observer_.on_warning(fmt::format("step {} was skipped: {}", metrics.step, cause));
+      // The first ones one by one, later ones ever more rarely: data without labels must not fill the screen.
+      if (skipped_steps_ <= 3 || std::has_single_bit(static_cast<uint64_t>(skipped_steps_))) {
+        const char* cause = metrics.valid_tokens == 0 ? "it has no label" : "its loss or gradient norm is not finite";
+        observer_.on_warning(fmt::format("step {} was skipped ({} so far): {}", metrics.step, skipped_steps_, cause));
+      }
     }
     metrics.skipped_steps = skipped_steps_;
     const int64_t sent = rank_.mesh().total_bytes_sent();
@@ -190,6 +206,7 @@ class RankRun {
   StepLoader loader_;
   std::unique_ptr<MetricsFile> metrics_;
   int64_t skipped_steps_ = 0;
+  int64_t diverged_in_a_row_ = 0;
   int64_t bytes_sent_ = 0;
 };
 

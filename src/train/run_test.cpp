@@ -197,6 +197,24 @@ TEST_F(Run, AStepWithoutLabelsIsSkippedAndCounted) {
   EXPECT_TRUE(std::isfinite(recorder.steps[3].grad_norm));
 }
 
+TEST_F(Run, ARunThatDivergesForGoodEndsWithAnErrorThatSaysWhatMayHelp) {
+  Recipe recipe = random_recipe();
+  recipe.optim.learning_rate = 1e30;
+  recipe.optim.max_grad_norm = 0.0;
+  recipe.optim.lr_scheduler_type = "constant";
+  recipe.train.max_steps = 500;
+  Recorder recorder;
+  try {
+    run_training(recipe, recorder, stop_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("optim.learning_rate"), std::string::npos) << error.what();
+  }
+  EXPECT_LT(recorder.steps.size(), 60u);
+  EXPECT_LT(recorder.warnings.size(), 12u);
+  EXPECT_TRUE(recorder.steps.back().skipped);
+}
+
 TEST_F(Run, OutOfMemoryNamesTheTensorAndEndsAllRanks) {
   Recipe recipe = random_recipe();
   recipe.memory.limit_gib = 0.001;

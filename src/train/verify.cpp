@@ -198,7 +198,7 @@ class Verification {
     row.loss_difference = relative(row.losses.at(0), reference.losses.at(0));
     row.grad_norm_difference = relative(row.grad_norms.at(0), reference.grad_norms.at(0));
     for (const auto& [name, values] : expected) {
-      const double scale = std::max(norm_of_difference(values, nullptr), 1e-4 * reference.grad_norms[0]);
+      const double scale = std::max(norm_of_difference(values, nullptr), 1e-3 * reference.grad_norms[0]);
       const double difference = norm_of_difference(gradients.at(name), &values);
       const double ratio = difference == 0.0 ? 0.0 : difference / scale;
       if (ratio <= row.gradient_difference || std::isnan(row.gradient_difference)) continue;

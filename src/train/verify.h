@@ -44,7 +44,7 @@ struct VerifyRow {
   std::vector<double> grad_norms;  // by step
   double loss_difference = 0.0;    // relative, first step
   double grad_norm_difference = 0.0;
-  // Largest over parameter tensors of ||a - b|| / max(||b||, 1e-4 x the global gradient norm): tensors whose gradient
+  // Largest over parameter tensors of ||a - b|| / max(||b||, 1e-3 x the global gradient norm): tensors whose gradient
   // is all rounding do not decide.
   double gradient_difference = 0.0;
   std::string gradient_name;      // of that tensor

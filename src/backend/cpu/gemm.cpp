@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/address_space.h"
 #include "base/error.h"
 #include "base/random.h"
 
@@ -163,6 +164,8 @@ std::optional<std::string> find_wrong_product() {
 }  // namespace
 
 void verify_blas() {
+  // The library waits for ever when it cannot have the address space of its buffers; a reservation says so instead.
+  static_cast<void>(AddressSpace(int64_t{256} << 20, "the buffers of the BLAS library"));
   static const std::optional<std::string> wrong = find_wrong_product();
   if (!wrong) return;
   throw ConfigurationError(fmt::format(
