@@ -26,9 +26,15 @@ struct Candidate {
   double heads_excess = 0.0;  // share by which the busiest rank has more query heads than the mean
 };
 
+// Whether several documents share the axis. A mean a little below the whole axis only says that some sequences are
+// shorter than others.
+bool is_packed(const AutoScheduleRequest& request) {
+  return request.mean_document_tokens > 0 && request.mean_document_tokens <= request.tokens - request.tokens / 4;
+}
+
 // How far back a query looks, at most, on average over documents.
 int64_t reach_of(const AutoScheduleRequest& request) {
-  int64_t reach = request.mean_document_tokens > 0 ? request.mean_document_tokens : request.tokens;
+  int64_t reach = is_packed(request) ? request.mean_document_tokens : request.tokens;
   if (request.mask.window > 0) reach = std::min(reach, request.mask.window);
   return std::min(reach, request.tokens);
 }
@@ -53,7 +59,7 @@ void choose_layout(const AutoScheduleRequest& request, Candidate& candidate) {
     candidate.layout_reason =
         fmt::format("queries look back at most {} tokens, so hops beyond the neighbour are skipped",
                     format_count(reach_of(request)));
-  } else if (request.mean_document_tokens > 0 && request.mean_document_tokens < request.tokens) {
+  } else if (is_packed(request)) {
     candidate.layout = Layout::striped;
     candidate.layout_reason = "it balances documents of any length";
   } else {
@@ -82,8 +88,7 @@ void price(const AutoScheduleRequest& request, Candidate& candidate) {
   const double keys_per_query =
       static_cast<double>(reach_of(request)) * (request.mask.causal && !is_windowed ? 0.5 : 1.0);
   double ring_share = 1.0 / sizes.ring_size;
-  const bool is_one_document = request.mean_document_tokens == 0 || request.mean_document_tokens >= request.tokens;
-  if (candidate.layout == Layout::contiguous && request.mask.causal && !is_windowed && is_one_document) {
+  if (candidate.layout == Layout::contiguous && request.mask.causal && !is_windowed && !is_packed(request)) {
     ring_share = (2.0 * sizes.ring_size - 1.0) / (static_cast<double>(sizes.ring_size) * sizes.ring_size);
   }
   const double attention = kForwardAndBackward * 2.0 * static_cast<double>(heads.key_size + heads.value_size) *

@@ -28,7 +28,7 @@ struct AutoScheduleRequest {
   HeadShape heads;
   MaskRule mask;
   int64_t tokens = 0;                // of the whole axis
-  int64_t mean_document_tokens = 0;  // 0: one document over the whole axis
+  int64_t mean_document_tokens = 0;  // 0 or nearly `tokens`: one document over the whole axis
   int64_t element_bytes = 2;
   int cp_size = 1;
   // What the user has fixed; the rest is chosen.

@@ -73,6 +73,8 @@ TEST(AutoSchedule, LayoutFollowsDocumentsAndMask) {
   EXPECT_EQ(choose_schedule(request).layout, Layout::contiguous);
   request.mean_document_tokens = 20000;
   EXPECT_EQ(choose_schedule(request).layout, Layout::striped);
+  request.mean_document_tokens = 65000;  // sequences that are not all full are no packed documents
+  EXPECT_EQ(choose_schedule(request).layout, Layout::zigzag);
   request.mean_document_tokens = 0;
   request.mask.causal = false;
   EXPECT_EQ(choose_schedule(request).layout, Layout::contiguous);
