@@ -4,7 +4,7 @@
 // (a batch of rectangles whose places and lengths are data: one plan serves every packing up to its batch and length).
 // Scale and window are data too. Plans are built once and kept.
 //
-// What cuDNN needs, and what this class therefore requires: head size a multiple of 8, the same for keys and values;
+// What cuDNN needs, and what this class therefore requires: head size a multiple of 32, the same for keys and values;
 // tensors aligned to 16 bytes; no rectangle with queries but without keys; dense lengths that are multiples of 128 (its
 // dense backward is wrong for some others). Query head h uses key head h / (query heads / key heads).
 //
