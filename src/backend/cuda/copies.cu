@@ -215,10 +215,10 @@ __device__ inline void store_double(void* data, DType dtype, int64_t offset, dou
       static_cast<double*>(data)[offset] = value;
       return;
     case DType::bfloat16:
-      static_cast<BFloat*>(data)[offset] = __float2bfloat16_rn(static_cast<float>(value));
+      static_cast<BFloat*>(data)[offset] = __double2bfloat16(value);  // rounds once
       return;
     case DType::float16:
-      static_cast<__half*>(data)[offset] = __float2half_rn(static_cast<float>(value));
+      static_cast<__half*>(data)[offset] = __double2half(value);
       return;
     case DType::int32:
       static_cast<int32_t*>(data)[offset] = static_cast<int32_t>(value);

@@ -131,6 +131,12 @@ __device__ inline float weight_of(const View<T>& view, int64_t row) {
   return view.weights == nullptr ? 1.0f : view.weights[row * view.weight_stride];
 }
 
+// False for rows that have no label or no weight, whatever their logits are; a wrong label counts, to be found.
+template <typename T>
+__device__ inline bool is_counted(const View<T>& view, int64_t label, float weight) {
+  return label != -100 && (weight != 0.0f || label < 0 || label >= view.vocabulary);
+}
+
 // A block for each row, which is read twice when the gradient is wanted.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const View<T> view) {
@@ -139,7 +145,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const View<T> v
   for (int64_t row = blockIdx.x; row < view.tokens; row += gridDim.x) {
     T* const logits = view.logits + row * view.logits_stride;
     const int64_t label = view.labels[row * view.label_stride];
-    if (label == -100) {
+    const float weight = weight_of(view, row);
+    if (!is_counted(view, label, weight)) {
       if (threadIdx.x == 0) view.row_losses[row] = 0.0;
       if (view.with_gradient) {
         Pack<T, kWidth> zeros;
@@ -156,7 +163,6 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const View<T> v
     float label_logit = 0.0f;
     if (threadIdx.x == 0 && label >= 0 && label < view.vocabulary) label_logit = to_float(logits[label]);
     softmax = block_softmax(softmax, scratch);  // its barriers also part the reads from the writes below
-    const float weight = weight_of(view, row);
     if (threadIdx.x == 0) write_row_loss(view, row, label, label_logit, weight, softmax);
     if (!view.with_gradient) continue;
     const auto scale = static_cast<float>(static_cast<double>(weight) * view.gradient_scale);
@@ -190,7 +196,8 @@ __global__ void __launch_bounds__(kClusterThreads, 2)
   const int64_t end = begin + piece_vectors < vectors ? begin + piece_vectors : vectors;
   T* const logits = view.logits + row * view.logits_stride;
   const int64_t label = view.labels[row * view.label_stride];
-  if (label == -100) {  // the same for all blocks of the cluster
+  const float weight = weight_of(view, row);
+  if (!is_counted(view, label, weight)) {  // the same for all blocks of the cluster
     if (rank == 0 && threadIdx.x == 0) view.row_losses[row] = 0.0;
     Pack<T, kWidth> zeros;
 #pragma unroll
@@ -227,7 +234,6 @@ __global__ void __launch_bounds__(kClusterThreads, 2)
   Softmax total = Softmax::empty();
   for (int other = 0; other < blocks; ++other) total.add(*cluster.map_shared_rank(&piece_softmax, other));
 
-  const float weight = weight_of(view, row);
   if (rank == 0 && threadIdx.x == 0) write_row_loss(view, row, label, label_logit, weight, total);
   const auto scale = static_cast<float>(static_cast<double>(weight) * view.gradient_scale);
   const float scale_over_sum = scale / total.sum;

@@ -1,0 +1,118 @@
+#!/bin/bash
+# Runs all GPU tests and benchmarks of a bundle (scripts/bundle.sh) or a build folder, in a few minutes, and prints short tables last.
+#
+#   gpu_check.sh [FOLDER]      FOLDER has ithaca_gpu: by default that of this script, or build/cuda/bin
+#
+# Full logs go to $OUT, or to gpu_check_logs here. GPU_CHECK_PARTS chooses: "tests bench attention sanitize" (default: the first three).
+# Each suite is a process of its own, as a fault of one kernel ends all that follow in its process. Exit status 1 when anything failed.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+folder=${1:-$here}
+[ -x "$folder/ithaca_gpu" ] || folder=$here/../build/cuda/bin
+program=$(cd "$folder" && pwd)/ithaca_gpu
+[ -x "$program" ] || { echo "gpu_check: no ithaca_gpu in $folder" >&2; exit 1; }
+logs=${OUT:-$PWD/gpu_check_logs}
+parts=${GPU_CHECK_PARTS:-tests bench attention}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$logs"
+failures=0
+
+# ---- where CUDA's libraries are ----
+python_root=$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null || true)
+search=()
+for root in "$folder/lib" /usr/local/cuda /usr/local/cuda-13* /usr/local/nvidia /usr/lib/x86_64-linux-gnu "$python_root/lib" /opt/*/.venv/lib; do
+  [ -d "$root" ] && search+=("$root/")
+done
+path=$folder/lib
+for name in libcublasLt.so.13 libcublas.so.13 libcudnn.so.9 libnvrtc.so.13 libcuda.so.1; do
+  found=$(find -L "${search[@]}" -maxdepth 7 -name "$name" -not -path '*/stubs/*' 2>/dev/null | head -1)
+  [ -n "$found" ] && path=$path:$(dirname "$found")
+  echo "$name: ${found:-not found (the loader may know it)}"
+done
+export LD_LIBRARY_PATH=$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "nvidia-smi does not answer"
+# "not found" is also said of symbol versions that the C++ runtime here is too old for.
+if ldd "$program" 2>&1 | grep -E 'not found' | grep -qE 'libstdc|libgcc|GLIBCXX|CXXABI'; then
+  export LD_LIBRARY_PATH=$folder/lib/fallback:$LD_LIBRARY_PATH
+fi
+ldd "$program" 2>&1 | grep 'not found' && { echo "gpu_check: libraries are missing" >&2; exit 1; }
+
+# ---- tests ----
+# run_shards NAME FILTER SHARDS: in the background, each shard a process with a log.
+run_shards() {
+  local shard
+  for shard in $(seq 0 $(($3 - 1))); do
+    (
+      GTEST_TOTAL_SHARDS=$3 GTEST_SHARD_INDEX=$shard timeout 150 "$program" --gtest_filter="$2" >"$work/test.$1.$shard" 2>&1
+      echo "exit status $?" >>"$work/test.$1.$shard"
+    ) &
+  done
+}
+summary=$work/summary
+: >"$summary"
+if [[ " $parts " == *" tests "* ]]; then
+  begin=$SECONDS
+  run_shards streams 'CudaStreams.*:CudaAbsence.*' 1  # alone: it looks at times
+  wait
+  run_shards elementwise '*CudaElementwise.*' 1
+  run_shards gemm '*CudaGemm.*' 2
+  run_shards normalization '*CudaNormalization.*' 4
+  run_shards loss '*CudaLoss.*' 3
+  run_shards attention '-*CudaStreams.*:*CudaAbsence.*:*CudaElementwise.*:*CudaGemm.*:*CudaNormalization.*:*CudaLoss.*:*GpuRanks.*' 3
+  wait
+  run_shards ranks '*GpuRanks.*' 1
+  wait
+  for log in "$work"/test.*; do
+    echo "===== ${log##*/}" >>"$logs/tests.log"
+    cat "$log" >>"$logs/tests.log"
+  done
+  printf '%-16s %7s %7s %8s   %s\n' suite passed failed skipped ended >>"$summary"
+  for log in "$work"/test.*; do
+    passed=$(grep -c '^\[       OK \]' "$log")
+    failed=$(grep '^\[  FAILED  \] .* ([0-9]* ms)$' "$log" | wc -l)
+    skipped=$(grep '^\[  SKIPPED \] .* ([0-9]* ms)$' "$log" | wc -l)
+    ended=$(tail -1 "$log")
+    [ "$ended" = "exit status 0" ] && [ "$skipped" = 0 ] || failures=1
+    printf '%-16s %7s %7s %8s   %s\n' "${log##*/test.}" "$passed" "$failed" "$skipped" "${ended#exit }" >>"$summary"
+  done
+  echo "tests: $((SECONDS - begin)) s" >>"$summary"
+  grep -hE '^\[  FAILED  \] .* \([0-9]+ ms\)$' "$work"/test.* | head -40 >"$work/failed"
+  grep -hE -A6 ': Failure$|terminate called|Exception|CUDA:' "$work"/test.* | grep -v '^--$' | cut -c1-220 | head -60 >"$work/first_failures"
+fi
+
+# ---- memory and race checkers, over small cases ----
+if [[ " $parts " == *" sanitize "* ]]; then
+  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -1)
+  small='*CudaElementwise.*:*CudaGemm.B*:*CudaGemm.E*:*CudaLoss.Embedding*:*CudaLoss.ColumnSum*:*CudaNormalization.Heads*:*CudaNormalization.RopeTable*:*CudaLoss.CrossEntropyOf*'
+  for tool in memcheck racecheck; do
+    if [ -z "$sanitizer" ]; then
+      echo "$tool: compute-sanitizer is not there" >>"$summary"
+      continue
+    fi
+    timeout "${GPU_CHECK_SANITIZE_SECONDS:-120}" "$sanitizer" --tool "$tool" "$program" --gtest_filter="$small" >"$logs/$tool.log" 2>&1
+    echo "$tool: exit status $?, $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$logs/$tool.log" | tail -1)" >>"$summary"
+  done
+fi
+
+# ---- benchmarks ----
+if [[ " $parts " == *" bench "* ]]; then
+  timeout 120 "$program" bench >"$logs/bench.log" 2>&1
+  status=$?
+  [ $status = 0 ] || { failures=1; echo "bench: exit status $status" >>"$summary"; }
+fi
+if [[ " $parts " == *" attention "* ]]; then
+  timeout 90 "$program" bench-attention >"$logs/bench_attention.log" 2>&1
+  status=$?
+  [ $status = 0 ] || { failures=1; echo "bench-attention: exit status $status" >>"$summary"; }
+fi
+
+for log in bench_attention bench; do
+  [ -s "$logs/$log.log" ] && { echo; echo "== $log"; cut -c1-110 "$logs/$log.log" | tail -45; }
+done
+[ -s "$work/first_failures" ] && { echo; echo "== first failures"; cat "$work/first_failures"; }
+[ -s "$work/failed" ] && { echo; echo "== failed tests"; cat "$work/failed"; }
+echo
+echo "== summary (logs in $logs)"
+cat "$summary" | tee "$logs/summary.txt"
+exit $failures
