@@ -4,6 +4,7 @@
 #   make test         build everything and run all tests but those labelled slow;  make test-slow  runs these
 #   make release      build build/release/bin/ithaca only
 #   make bench        build and run the benchmarks
+#   make bundle       the GPU tests and benchmarks for a machine that has a GPU but no network, in build/bundle
 #   make docs         write docs/config.md from the option table
 #   make format       clang-format all sources;  make check-format  only says what differs
 #   make tidy         clang-tidy all sources
@@ -70,6 +71,10 @@ bench: deps-bench
 	@cmake --build build/bench -j $(JOBS)
 	@for program in build/bench/bin/*_bench; do echo "== $$program"; "$$program"; done
 
+.PHONY: bundle
+bundle:
+	@cmake --preset cuda -DITHACA_BUILD_TESTS=ON && cmake --build build/cuda --target ithaca_gpu -j $(JOBS) && scripts/bundle.sh
+
 .PHONY: docs
 docs: release
 	$(PROGRAM) options --markdown > docs/config.md.partial
@@ -88,7 +93,7 @@ tidy: deps-checks
 	@cmake --preset clang -DITHACA_BUILD_TESTS=ON >/dev/null
 	@git ls-files 'src/*.cpp' ':!src/backend/cuda/*' ':!*_test.cpp' | \
 	  xargs -P $(JOBS) -n 1 $(CLANG_TIDY) --quiet -p build/clang
-	@git ls-files 'src/*_test.cpp' ':!src/backend/cuda/*' | \
+	@git ls-files 'src/*_test.cpp' ':!src/backend/cuda/*' ':!*_gpu_test.cpp' | \
 	  xargs -P $(JOBS) -n 1 $(CLANG_TIDY) --quiet --checks='-clang-analyzer-*' -p build/clang
 
 .PHONY: clean
