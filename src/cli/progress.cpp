@@ -109,23 +109,23 @@ double RunProgress::seconds_left(int64_t step) const {
   return sum / static_cast<double>(recent_seconds_.size()) * static_cast<double>(plan_.steps - step);
 }
 
-std::string RunProgress::step_line(const StepMetrics& metrics) const {
+std::string RunProgress::step_line(const StepMetrics& metrics, bool with_rate) const {
   std::string line = fmt::format("step {:>{}}/{}", metrics.step, fmt::formatted_size("{}", plan_.steps), plan_.steps);
   if (metrics.skipped) {
     line += "  skipped";
   } else {
     line += fmt::format("  loss {:.4f}  grad norm {:.3g}", metrics.loss, metrics.grad_norm);
   }
-  return line + fmt::format("  lr {:.2e}  {} tokens/s  {}  left {}", metrics.learning_rate,
-                            format_short(metrics.tokens_per_second), format_bytes(metrics.memory.peak),
-                            format_duration(seconds_left(metrics.step)));
+  if (with_rate) line += fmt::format("  lr {:.2e}", metrics.learning_rate);
+  return line + fmt::format("  {} tokens/s  {}  left {}", format_short(metrics.tokens_per_second),
+                            format_bytes(metrics.memory.peak), format_duration(seconds_left(metrics.step)));
 }
 
 void RunProgress::on_step(const StepMetrics& metrics) {
   recent_seconds_.push_back(metrics.step_seconds);
   if (recent_seconds_.size() > kRecentSteps) recent_seconds_.pop_front();
   const bool due = metrics.step == 1 || metrics.step == plan_.steps || metrics.step % recipe_.train.logging_steps == 0;
-  const std::string line = step_line(metrics);
+  const std::string line = step_line(metrics, true);
   if (due) folder_.log(line);
   if (verbosity_ == Verbosity::quiet) return;
   if (verbosity_ == Verbosity::verbose) {
@@ -134,7 +134,8 @@ void RunProgress::on_step(const StepMetrics& metrics) {
                                metrics.step_seconds, format_bytes(metrics.bytes_sent), metrics.exposed_wait_seconds,
                                memory_text(metrics.memory.peak_by_class)));
   } else if (terminal_.style().live) {
-    terminal_.live(line);
+    // What a narrow terminal has no room for is what changes least.
+    terminal_.live(line.size() < terminal_.style().width ? line : step_line(metrics, false));
   } else if (due) {
     terminal_.line(line);
   }

@@ -33,7 +33,7 @@ class RunProgress : public RunObserver {
 
  private:
   void say(const std::string& text);
-  std::string step_line(const StepMetrics& metrics) const;
+  std::string step_line(const StepMetrics& metrics, bool with_rate) const;
   double seconds_left(int64_t step) const;
 
   const Recipe& recipe_;

@@ -133,6 +133,12 @@ TEST_F(ProgressTest, ATerminalHasOneLiveLine) {
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("\x1b[1m")));
 }
 
+TEST_F(ProgressTest, TheTimeLeftFitsIntoAnOrdinaryTerminal) {
+  run(Verbosity::normal, {.live = true, .color = false, .width = 80});
+  EXPECT_THAT(out_.str(), testing::HasSubstr("3.00 MiB  left 6.0s\x1b[K"));
+  EXPECT_THAT(out_.str(), testing::Not(testing::HasSubstr("lr 1.00e-03")));
+}
+
 TEST_F(ProgressTest, ColorIsOnlyForThoseWhoWantIt) {
   run(Verbosity::normal, {.live = true, .color = true, .width = 100});
   EXPECT_THAT(out_.str(), testing::HasSubstr("\x1b[1mTrained 5 steps"));

@@ -1,6 +1,6 @@
 // Ctrl-C and SIGTERM: the first asks the run to stop after its current step, the second ends the program at once.
-// SIGXFSZ is ignored, so that a file that may not grow is a failed write. Thread-safety: call install_stop_signals once,
-// from main.
+// SIGXFSZ is ignored, so that a file that may not grow is a failed write. Thread-safety: call install_stop_signals
+// once, from main.
 #pragma once
 
 #include <atomic>
