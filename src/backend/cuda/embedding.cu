@@ -143,6 +143,7 @@ void embedding_forward(const EmbeddingForward& arguments, cudaStream_t stream) {
 
 int64_t embedding_backward_workspace_bytes(int64_t tokens, int64_t vocabulary) {
   check_sortable(tokens, vocabulary);
+  if (tokens == 0) return 0;
   return 4 * piece_bytes(tokens * static_cast<int64_t>(sizeof(uint32_t))) +
          piece_bytes(static_cast<int64_t>(sort_bytes(tokens, vocabulary)));
 }

@@ -171,7 +171,10 @@ TEST_F(CudaStreams, HostWorkRunsWhenTheStreamGetsThere) {
 
 TEST_F(CudaStreams, AFailureOfHostWorkIsThrownByTheNextCall) {
   std::atomic<bool> later_ran{false};
-  backend().enqueue(communication(), [] { throw CommunicationError("rank 3 is lost"); });
+  backend().enqueue(communication(), [] {
+    sleep_milliseconds(30);  // until the calls below are made
+    throw CommunicationError("rank 3 is lost");
+  });
   backend().enqueue(communication(), [&] { later_ran = true; });
   const Event event = backend().record(communication());
   EXPECT_THROW(backend().finish(event), CommunicationError);
