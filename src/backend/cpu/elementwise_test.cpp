@@ -24,7 +24,7 @@ using testing_support::TestTensors;
 
 class CpuElementwise : public testing::Test {
  protected:
-  ~CpuElementwise() override { EXPECT_TRUE(tensors_.guards_intact()); }
+  void TearDown() override { EXPECT_TRUE(tensors_.guards_intact()); }
   Stream& compute() { return backend_->compute_stream(); }
 
   template <typename T>

@@ -21,7 +21,7 @@ using testing_support::TestTensors;
 
 class CpuGemm : public testing::Test {
  protected:
-  ~CpuGemm() override { EXPECT_TRUE(tensors_.guards_intact()); }
+  void TearDown() override { EXPECT_TRUE(tensors_.guards_intact()); }
 
   // Runs both sides on the same numbers and returns the relative error of c.
   double error_of(int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, float alpha, float beta,

@@ -30,7 +30,7 @@ void select(int64_t targets) {
 class InstructionSets : public testing::TestWithParam<int64_t> {
  protected:
   InstructionSets() { select(GetParam()); }
-  ~InstructionSets() override {
+  void TearDown() override {
     EXPECT_TRUE(tensors_.guards_intact());
     select(0);
   }

@@ -23,7 +23,7 @@ using testing_support::TestTensors;
 
 class CpuLoss : public testing::Test {
  protected:
-  ~CpuLoss() override { EXPECT_TRUE(tensors_.guards_intact()); }
+  void TearDown() override { EXPECT_TRUE(tensors_.guards_intact()); }
 
   double loss_of(const Tensor& logits, const std::vector<int64_t>& labels, const Tensor& weights = {}) {
     const Tensor loss = tensors_.number(0.0);

@@ -29,7 +29,7 @@ constexpr double kBound = 3e-7;
 
 class CpuOperations : public testing::Test {
  protected:
-  ~CpuOperations() override { EXPECT_TRUE(tensors_.guards_intact()); }
+  void TearDown() override { EXPECT_TRUE(tensors_.guards_intact()); }
   Stream& compute() { return backend_->compute_stream(); }
 
   std::unique_ptr<Backend> backend_ = make_cpu_backend();
