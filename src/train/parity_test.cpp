@@ -12,6 +12,12 @@ namespace {
 
 constexpr double kBound = 5e-6;
 constexpr double kUpdateBound = 3e-4;
+// AdamW's first steps move every weight by about the learning rate, however small its gradient is. A gradient element
+// this far below the tensor's root mean square is mostly the rounding of float32 sums (a key bias in a slow dimension
+// of RoPE: softmax cancels all but 1e-4 of it), so its update is not decided by the formula: held to 1% of three full
+// steps instead. About thirty of the 70,000 elements of all four models are that small.
+constexpr double kUndecidedGradient = 2e-4;
+constexpr double kUndecidedUpdate = 0.01;
 
 const std::vector<std::string> kModels = {"llama-plain", "llama3-rope", "qwen2", "qwen3"};
 
@@ -97,11 +103,23 @@ TEST_P(Parity, LossGradientsAndThreeStepsOnEveryMesh) {
       std::vector<float> start(values.size());
       reference.directory.read_float32(name, start);
       const std::vector<float> after = reference.expected.read_float32("step3." + name);
-      std::vector<float> update(values.size());
-      std::vector<float> expected_update(values.size());
+      const std::vector<float> gradient = reference.expected.read_float32("grad." + name);
+      double square_norm = 0.0;
+      for (const float value : gradient) square_norm += static_cast<double>(value) * static_cast<double>(value);
+      const double undecided = kUndecidedGradient * std::sqrt(square_norm / static_cast<double>(gradient.size()));
+      std::vector<float> update;
+      std::vector<float> expected_update;
       for (size_t index = 0; index < values.size(); ++index) {
-        update[index] = values[index] - start[index];
-        expected_update[index] = after[index] - start[index];
+        const float step = values[index] - start[index];
+        const float expected_step = after[index] - start[index];
+        const double magnitude = std::abs(static_cast<double>(gradient[index]));
+        if (magnitude == 0.0 || magnitude >= undecided) {
+          update.push_back(step);
+          expected_update.push_back(expected_step);
+        } else {
+          EXPECT_NEAR(step, expected_step, kUndecidedUpdate * 3.0 * reference.learning_rate)
+              << name << '[' << index << ']';
+        }
       }
       EXPECT_LT(relative_difference(update, expected_update), kUpdateBound) << name;
     }
