@@ -101,7 +101,7 @@ TEST_F(CudaAttentionTest, HeadSizesThroughCudnn) {
     problem = documents({100, 28, 129});
     problem.key_size = problem.value_size = size;
     check(*attention, problem, fmt::format("ragged, size {}", size));
-    EXPECT_EQ(attention->plans_built() > plans, size % 32 == 0) << "size " << size;
+    EXPECT_EQ(attention->plans_built() > plans, size % 32 == 0 && size <= 128) << "size " << size;
   }
 }
 
