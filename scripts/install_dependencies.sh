@@ -10,7 +10,7 @@ build_packages=(g++ cmake ninja-build ccache libopenblas-pthread-dev libhwy-dev 
                 libcli11-dev libfmt-dev libspdlog-dev zlib1g-dev)
 test_packages=(libgtest-dev libgmock-dev)
 bench_packages=(libbenchmark-dev)
-checks_packages=(clang-14 clang-format-14 clang-tidy-14)
+checks_packages=(clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14)
 
 wanted=()
 for group in "$@"; do
