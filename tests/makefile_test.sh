@@ -33,7 +33,7 @@ runs format 'clang-format-14 -i '
 runs tidy 'clang-tidy-14'
 runs clean 'rm -rf build$'
 
-for target in quickstart test test-slow release bench docs format tidy deps clean; do
+for target in quickstart test test-slow release bench docs format tidy analyze deps clean; do
   make --no-print-directory help | grep -q "make $target " || fail "make help does not name $target"
 done
 

@@ -20,7 +20,7 @@ std::string_view layout_name(Layout layout) {
   throw ContractError("unknown layout");
 }
 
-Shard::Shard(std::vector<Segment> segments) {
+Shard::Shard(const std::vector<Segment>& segments) {
   for (Segment segment : segments) {
     require(segment.begin >= 0 && segment.count >= 0 && segment.stride >= 1,
             fmt::format("segment of {} tokens from {} with stride {}: begin and count must be at least 0, stride at "

@@ -34,7 +34,7 @@ class Shard {
   // Empty segments are dropped, a segment of one token gets stride 1, and neighbours of stride 1 that continue each
   // other are joined, so equal token lists of the layouts compare equal. Negative begins or counts and strides below 1
   // throw ContractError.
-  explicit Shard(std::vector<Segment> segments);
+  explicit Shard(const std::vector<Segment>& segments);
   const std::vector<Segment>& segments() const { return segments_; }
   int64_t size() const { return size_; }
   // Position on the axis of local index i.

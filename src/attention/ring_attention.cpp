@@ -29,7 +29,7 @@ struct KeyValueBuffers {
 class RingTravel {
  public:
   RingTravel(Backend& backend, Communicator& ring, const SequencePlan& plan, KeyValueViews own)
-      : backend_(backend), ring_(ring), plan_(plan), own_(std::move(own)) {}
+      : backend_(backend), ring_(ring), plan_(plan), own_(own) {}
 
  protected:
   KeyValueBuffers allocate(std::string_view key_name, std::string_view value_name, DType dtype, int owner,
