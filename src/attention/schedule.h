@@ -45,7 +45,7 @@ struct ShardedQkvGradient {
   Tensor dquery, dkey, dvalue;
 };
 
-// Bytes this rank sends to others for one layer, and exchanges, by DESIGN.md section 4's formulas for unmasked hops
+// Bytes this rank sends to others for one layer, and exchanges, by the formulas of docs/schedules.md, for unmasked hops
 // (documents and windows only lower it).
 struct CommunicationCost {
   int64_t forward_bytes = 0;

@@ -61,7 +61,10 @@ void declare_verify(CLI::App& app, VerifyArguments& arguments) {
       ->type_name("OPTION")
       ->allow_extra_args(false);
   command->footer(
-      "Every mesh starts from the same weights and sees the same sequences. Exit status: 0 all agree, 1 one differs, 2 "
+      "Every mesh starts from the same weights and sees the same sequences. 'gradients' is the largest difference of a "
+      "parameter tensor, relative to "
+      "its norm (or to 1e-3 of the global norm); 'later' is the largest difference in loss and norm after the first "
+      "step, which may be 100 times the bound. Exit status: 0 all agree, 1 one differs, 2 "
       "usage, 3 stopped by Ctrl-C.");
 }
 
@@ -87,7 +90,13 @@ int verify_command(const VerifyArguments& arguments, std::ostream& out) {
     return kExitStoppedEarly;
   }
   if (differing == 0) {
-    out << fmt::format("All meshes agree with one rank within {:.0e}.\n", options.bound);
+    const size_t steps = rows.front().losses.size();
+    out << fmt::format(
+        "All meshes agree with one rank: within {:.0e} in the first step{}.\n", options.bound,
+        steps > 1 ? fmt::format(", within {:.0e} in the {} after it", kLaterStepFactor * options.bound, steps - 1)
+                  : "");
+    if (static_cast<int64_t>(steps) < options.steps)
+      out << fmt::format("The recipe has {} of the {} steps that were asked for.\n", steps, options.steps);
     return kExitDone;
   }
   for (const VerifyRow& row : rows) {

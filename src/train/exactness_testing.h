@@ -8,7 +8,7 @@
 
 namespace ithaca::testing {
 
-// DESIGN.md section 5: loss, gradient norm and each gradient tensor, float32, on any mesh.
+// docs/design.md, "Exactness": loss, gradient norm and each gradient tensor, float32, on any mesh.
 inline constexpr double kMatrixBound = 5e-6;
 
 struct MatrixMesh {

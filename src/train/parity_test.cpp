@@ -1,5 +1,6 @@
 // The acceptance test of everything: the same logits, loss, gradient norm, gradients and updated weights as Hugging
-// Face, on every mesh, schedule, layout, tile size, accumulation and recompute policy. Bounds: DESIGN.md section 5.
+// Face, on every mesh, schedule, layout, tile size, accumulation and recompute policy. Bounds: docs/design.md,
+// "Exactness".
 #include <gtest/gtest.h>
 
 #include <algorithm>

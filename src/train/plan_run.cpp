@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "attention/auto_schedule.h"
 #include "backend/cpu/address_space.h"
@@ -24,8 +25,22 @@ Choice parse_choice(const char* option, const std::string& text, std::initialize
   throw ConfigurationError(fmt::format("{}: '{}' is not one of {}", option, text, known));
 }
 
+// Bytes are not the ids that a model with a tokenizer of its own was trained on.
+void refuse_foreign_tokenizer(const Recipe& recipe) {
+  if (recipe.data.format != "text" || recipe.data.tokenizer != "bytes" || recipe.model.init == "random") return;
+  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
+    if (!std::filesystem::exists(std::filesystem::path(recipe.model.path) / file)) continue;
+    throw ConfigurationError(
+        fmt::format("data.format text with data.tokenizer bytes: {} has a tokenizer of its own ({}), which this "
+                    "version cannot read; give its "
+                    "token ids with data.format: tokens, or start from random weights with model.init: random",
+                    recipe.model.path, file));
+  }
+}
+
 std::unique_ptr<Dataset> open_files(const Recipe& recipe, const std::vector<std::string>& files,
                                     const ModelDescription& model) {
+  refuse_foreign_tokenizer(recipe);
   DatasetOptions options;
   options.files = files;
   options.format = recipe.data.format;
@@ -160,6 +175,11 @@ RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const 
         "it has "
         "never seen such positions (config.json: rope_parameters with yarn or llama3 scaling would extend them)",
         format_count(plan.longest_sequence), format_count(model.max_positions)));
+  }
+  if (recipe.parallel.layout != "auto" && recipe.parallel.layout != "contiguous" && plan.mesh.ring == 1) {
+    plan.notes.push_back(
+        fmt::format("parallel.layout {} has no effect here: layouts deal tokens to ring ranks, and the mesh has one",
+                    recipe.parallel.layout));
   }
   if (decisions.rate.warmup_steps >= plan.steps) {
     plan.notes.push_back(

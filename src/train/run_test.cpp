@@ -231,6 +231,22 @@ TEST_F(Run, OutOfMemoryNamesTheTensorAndEndsAllRanks) {
   EXPECT_FALSE(fs::exists(folder_ / "run" / "export"));
 }
 
+TEST_F(Run, AModelWithItsOwnTokenizerIsNotTrainedOnBytes) {
+  Recipe recipe = random_recipe();
+  Recorder recorder;
+  const RunResult result = run_training(recipe, recorder, stop_);
+  std::ofstream(fs::path(result.export_directory) / "tokenizer.json") << "{}";
+  recipe.model.path = result.export_directory;
+  recipe.model.init = "pretrained";
+  recipe.train.output_dir = (folder_ / "again").string();
+  try {
+    run_training(recipe, recorder, stop_);
+    FAIL();
+  } catch (const ConfigurationError& error) {
+    EXPECT_NE(std::string(error.what()).find("data.format: tokens"), std::string::npos) << error.what();
+  }
+}
+
 TEST_F(Run, NotANumberInTheWeightsIsFoundBeforeTraining) {
   Recipe recipe = random_recipe();
   Recorder recorder;

@@ -19,7 +19,7 @@
 
 namespace ithaca {
 
-inline constexpr double kVerifyBound = 5e-6;  // DESIGN.md section 5: float32 on any mesh
+inline constexpr double kVerifyBound = 5e-6;  // docs/design.md, "Exactness": float32 on any mesh
 inline constexpr double kLaterStepFactor = 100.0;
 
 // One way to split a sequence.

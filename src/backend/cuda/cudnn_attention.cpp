@@ -325,8 +325,9 @@ CudnnAttention::~CudnnAttention() {
 
 bool CudnnAttention::may_take(int64_t query_heads, int64_t key_heads, int64_t key_size, int64_t value_size) {
   constexpr int64_t kLargestHeadSize = 128;
-  // cuDNN 9.19 accepts multiples of 8 up to 256, but on an H200 its ragged backward gave wrong gradients for head sizes 8, 72,
-  // 160 and (in one of two runs) 256; 32, 64, 96 and 128 were right. Only multiples of 32 up to 128 are trusted with it.
+  // cuDNN 9.19 accepts multiples of 8 up to 256, but on an H200 its ragged backward gave wrong gradients for head sizes
+  // 8, 72, 160 and (in one of two runs) 256; 32, 64, 96 and 128 were right. Only multiples of 32 up to 128 are trusted
+  // with it.
   constexpr int64_t kHeadSizeMultiple = 32;
   return query_heads > 0 && key_heads > 0 && query_heads % key_heads == 0 && key_size == value_size && key_size > 0 &&
          key_size % kHeadSizeMultiple == 0 && key_size <= kLargestHeadSize;
