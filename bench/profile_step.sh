@@ -15,7 +15,7 @@ command -v perf >/dev/null || { echo "perf is missing: apt-get install linux-per
 perf record -e cpu-clock -F 99 -o build/profile/perf.data \
   build/release/bin/ithaca train "$recipe" --overwrite --set train.output_dir=build/profile/run "$@"
 perf report -i build/profile/perf.data --no-children --stdio --percent-limit 0.05 --sort symbol 2>/dev/null |
-  grep '%' | sed 's/ithaca::cpu::N_[A-Z0-9]*::(anonymous namespace):://; s/ithaca::cpu:://; s/\[\.\] //; s/\[k\] /kernel: /' >build/profile/functions.txt
+  grep '%' | sed 's/ithaca::cpu::N_[A-Z0-9]*::(anonymous namespace):://; s/ithaca::cpu:://; s/\[\.\] //; s/\[k\] /kernel: /; s/  *-  *- *$//' >build/profile/functions.txt
 awk '$1 + 0 >= 0.3' build/profile/functions.txt
 awk '{ share = $1 + 0; name = $2
        if (name ~ /ForwardPass|BackwardPass|attention/) attention += share
