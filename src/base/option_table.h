@@ -266,7 +266,7 @@ class OptionTable {
           break;
         }
       }
-      throw ConfigurationError(where + ": " + breach);
+      throw ConfigurationError(where.append(": ").append(breach));
     }
   }
 

@@ -29,7 +29,7 @@ enum class SavedSlot : uint8_t {
 struct SavedKey {
   int32_t layer = 0;
   SavedSlot slot = SavedSlot::layer_input;
-  auto operator<=>(const SavedKey&) const = default;
+  auto operator<=>(const SavedKey&) const = default;  // NOLINT(modernize-use-nullptr): what the compiler writes
 };
 
 class SavedTensors {
