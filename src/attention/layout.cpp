@@ -60,7 +60,7 @@ Shard Shard::slice(int64_t begin, int64_t end) const {
     if (first < last) parts.push_back({segment.begin + first * segment.stride, last - first, segment.stride});
     start += segment.count;
   }
-  return Shard(std::move(parts));
+  return Shard(parts);
 }
 
 std::vector<int64_t> Shard::positions() const {
