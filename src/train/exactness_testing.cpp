@@ -69,7 +69,7 @@ const Expected& expected_of(int model, int documents) {
   expected.model = make_model(model);
   expected.sequences = {random_sequence(kTokens, expected.model.description.vocabulary,
                                         document_cuts().at(static_cast<size_t>(documents)),
-                                        static_cast<uint64_t>(100 + documents))};
+                                        100 + static_cast<uint64_t>(documents))};
   expected.outcome =
       run_case(expected.model.description, expected.model.reference ? &expected.model.reference->directory : nullptr,
                expected.sequences, {}, {}, 0.0, 0);
