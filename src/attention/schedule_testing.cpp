@@ -123,19 +123,21 @@ RankTensors::RankTensors(const ScheduleCase& test_case, const AttentionPlan& pla
   output_ = values(tokens * heads.query_heads * heads.value_size);
   doutput_ = values(tokens * heads.query_heads * heads.value_size);
   log_sum_exp_ = values(log_sum_exp_extents_.product());
-  const auto scatter = [&](const std::vector<float>& from, int64_t size, float* to, int64_t row) {
+  // Rows of `from` to rows of `to` that begin `offset` elements into each of its rows.
+  const auto scatter = [&](const std::vector<float>& from, int64_t size, std::vector<float>& to, int64_t offset,
+                           int64_t row) {
     for_each_row(shard_, [&](int64_t position, int64_t local) {
-      std::copy_n(from.data() + position * size, size, to + local * row);
+      std::copy_n(from.begin() + position * size, size, to.begin() + local * row + offset);
     });
   };
   const int64_t query_size = heads.query_heads * heads.key_size;
   const int64_t key_size = heads.key_heads * heads.key_size;
   const int64_t row = fused_row(heads);
-  scatter(inputs.query, query_size, qkv_.data(), row);
-  scatter(inputs.key, key_size, qkv_.data() + query_size, row);
-  scatter(inputs.value, heads.key_heads * heads.value_size, qkv_.data() + query_size + key_size, row);
+  scatter(inputs.query, query_size, qkv_, 0, row);
+  scatter(inputs.key, key_size, qkv_, query_size, row);
+  scatter(inputs.value, heads.key_heads * heads.value_size, qkv_, query_size + key_size, row);
   const int64_t output_size = heads.query_heads * heads.value_size;
-  scatter(inputs.doutput, output_size, doutput_.data(), output_size);
+  scatter(inputs.doutput, output_size, doutput_, 0, output_size);
 }
 
 ShardedQkv RankTensors::qkv() {
