@@ -118,8 +118,9 @@ RankTensors::RankTensors(const ScheduleCase& test_case, const AttentionPlan& pla
   const int64_t tokens = shard_.size();
   const float unset = std::numeric_limits<float>::quiet_NaN();  // everything must be overwritten
   const auto values = [&](int64_t count) { return std::vector<float>(static_cast<size_t>(count), unset); };
-  qkv_ = values(tokens * fused_row(heads));
-  dqkv_ = values(tokens * fused_row(heads));
+  // A spare row, so that the views of a rank without tokens have somewhere to point.
+  qkv_ = values((tokens + 1) * fused_row(heads));
+  dqkv_ = values((tokens + 1) * fused_row(heads));
   output_ = values(tokens * heads.query_heads * heads.value_size);
   doutput_ = values(tokens * heads.query_heads * heads.value_size);
   log_sum_exp_ = values(log_sum_exp_extents_.product());
