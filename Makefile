@@ -7,7 +7,7 @@
 #   make bundle       the GPU tests and benchmarks for a machine that has a GPU but no network, in build/bundle
 #   make docs         write docs/config.md from the option table
 #   make format       clang-format all sources;  make check-format  only says what differs
-#   make tidy         clang-tidy all sources;  make analyze  the static analyzer, which takes its time
+#   make tidy         clang-tidy the library and the program;  make analyze  the static analyzer, which takes its time
 #   make deps         install the packages that building and testing need
 #   make clean        remove build/ (and nothing else)
 
@@ -87,15 +87,16 @@ check-format: deps-checks
 	$(CLANG_FORMAT) --dry-run --Werror $(SOURCES)
 
 # clang-tidy reads the compile commands of a clang build; headers are checked through the sources that include them. The
-# static analyzer takes most of the time, so it is a target of its own. CUDA needs its own compiler.
-LINTED_SOURCES = $(shell git ls-files 'src/*.cpp' ':!src/backend/cuda/*' ':!*_gpu_test.cpp')
+# static analyzer takes most of the time, so it is a target of its own. What is checked is the library and the program:
+# neither tests nor what they share, nor CUDA, which needs its own compiler.
+LINTED_SOURCES = $(shell git ls-files 'src/*.cpp' ':!src/backend/cuda/*' ':!*_test.cpp' ':!*testing*' ':!*harness*')
 .PHONY: tidy analyze
 tidy: deps-checks
 	@cmake --preset asan-ubsan -DITHACA_BUILD_TESTS=ON >/dev/null
 	@printf '%s\n' $(LINTED_SOURCES) | xargs -P $(JOBS) -n 1 $(CLANG_TIDY) --quiet --checks='-clang-analyzer-*' -p build/asan-ubsan
 analyze: deps-checks
 	@cmake --preset asan-ubsan -DITHACA_BUILD_TESTS=ON >/dev/null
-	@printf '%s\n' $(filter-out %_test.cpp,$(LINTED_SOURCES)) | xargs -P $(JOBS) -n 1 $(CLANG_TIDY) --quiet --checks='-*,clang-analyzer-*' -p build/asan-ubsan
+	@printf '%s\n' $(LINTED_SOURCES) | xargs -P $(JOBS) -n 1 $(CLANG_TIDY) --quiet --checks='-*,clang-analyzer-*' -p build/asan-ubsan
 
 .PHONY: clean
 clean:
