@@ -58,7 +58,7 @@ test: deps-test
 	@cmake --build $(BUILD) -j $(JOBS)
 	ctest --test-dir $(BUILD) -LE 'slow|gpu' --output-on-failure --no-tests=error -j $(JOBS)
 
-# The full exactness matrices: hours on two cores, the same checks that `make test` samples.
+# The full exactness matrices: about ten minutes on two cores, the same checks that `make test` samples.
 .PHONY: test-slow
 test-slow: deps-test
 	@cmake --preset release -DITHACA_BUILD_TESTS=ON

@@ -1,4 +1,4 @@
-// The full matrix of exactness_testing.h, label `slow`: some hours on two cores.
+// The full matrix of exactness_testing.h, label `slow`: some minutes on two cores.
 #include <gtest/gtest.h>
 
 #include "train/exactness_testing.h"
