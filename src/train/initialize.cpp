@@ -42,4 +42,12 @@ void initialize_weights(const ModelDescription& model, int64_t seed, ReplicatedP
   }
 }
 
+void give_first_weights(const Recipe& recipe, const ModelDirectory& directory, ReplicatedParameters& parameters) {
+  if (recipe.model.init == "random") {
+    initialize_weights(directory.description(), recipe.train.seed, parameters);
+  } else {
+    load_weights(directory, parameters);
+  }
+}
+
 }  // namespace ithaca

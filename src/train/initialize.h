@@ -6,6 +6,7 @@
 #include "checkpoint/hugging_face.h"
 #include "model/description.h"
 #include "shard/replicated_parameters.h"
+#include "train/recipe.h"
 
 namespace ithaca {
 
@@ -16,5 +17,8 @@ void load_weights(const ModelDirectory& directory, ReplicatedParameters& paramet
 // Normal(0, initializer_range) for matrices, ones for norms, zeros for biases; each value a function of (seed,
 // parameter name, index) alone.
 void initialize_weights(const ModelDescription& model, int64_t seed, ReplicatedParameters& parameters);
+
+// The one of the two that model.init asks for.
+void give_first_weights(const Recipe& recipe, const ModelDirectory& directory, ReplicatedParameters& parameters);
 
 }  // namespace ithaca

@@ -54,11 +54,7 @@ class RankRun {
   }
 
   void run() {
-    if (shared_.recipe.model.init == "random") {
-      initialize_weights(shared_.model, shared_.recipe.train.seed, rank_.parameters());
-    } else {
-      load_weights(shared_.directory, rank_.parameters());
-    }
+    give_first_weights(shared_.recipe, shared_.directory, rank_.parameters());
     const auto start = std::chrono::steady_clock::now();
     const int64_t eval_steps = shared_.recipe.train.eval_steps;
     int64_t step = 0;

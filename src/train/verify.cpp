@@ -148,11 +148,7 @@ class Verification {
     ranks.timeout_seconds = recipe_.parallel.comm_timeout_seconds;
     run_thread_ranks(rank_options.mesh.ranks(), ranks, [&](ThreadRank& thread) {
       TrainingRank rank(thread, model, rank_options);
-      if (recipe_.model.init == "random") {
-        initialize_weights(model, recipe_.train.seed, rank.parameters());
-      } else {
-        load_weights(directory_, rank.parameters());
-      }
+      give_first_weights(recipe_, directory_, rank.parameters());
       rank.mesh().world().barrier();
       const auto start = std::chrono::steady_clock::now();
       for (int64_t step = 0; step < steps_; ++step) {
