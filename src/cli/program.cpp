@@ -31,7 +31,7 @@ struct Arguments {
   std::string recipe;
   std::vector<std::string> assignments;
   std::optional<int64_t> ranks;
-  std::string backend = "cpu";
+  std::optional<std::string> backend;
   bool overwrite = false;
   bool quiet = false;
   bool verbose = false;
@@ -50,9 +50,6 @@ std::string signal_words(int signal) {
 }
 
 int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
-  if (arguments.backend != "cpu") {
-    throw ConfigurationError(fmt::format("--backend {}: this version has only the cpu backend", arguments.backend));
-  }
   if (!arguments.resume.empty()) {
     throw ConfigurationError(
         "--resume: this version does not have it; to train on from an export, set model.path to "
@@ -61,7 +58,7 @@ int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
   if (arguments.quiet && arguments.verbose) {
     throw ConfigurationError("--quiet and --verbose exclude each other; leave one of them out");
   }
-  const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, arguments.ranks});
+  const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, arguments.ranks, arguments.backend});
   RunFolder folder(recipe.train.output_dir, arguments.overwrite);
   Terminal terminal(out, err, TerminalStyle::of_standard_output());
   const Verbosity verbosity = arguments.quiet     ? Verbosity::quiet
@@ -101,7 +98,8 @@ void declare_train(CLI::App& app, Arguments& arguments) {
       ->add_option("--ranks", arguments.ranks,
                    "How many ranks run: sp_size x dp_replicate_size; sets sp_size where the recipe does not")
       ->type_name("N");
-  command->add_option("--backend", arguments.backend, "Where it computes: cpu")->type_name("NAME");
+  command->add_option("--backend", arguments.backend, "Where it computes: auto, cpu or cuda (train.backend)")
+      ->type_name("NAME");
   command->add_flag("--overwrite", arguments.overwrite, "Replace the run that is in train.output_dir");
   command->add_flag("-q,--quiet", arguments.quiet, "Print warnings and errors only");
   command->add_flag("-v,--verbose", arguments.verbose, "Print every step, with its time, traffic and memory by class");

@@ -126,7 +126,7 @@ TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
       {{"train", recipe_, "--ranks", "two"}, "two"},
       {{"train", recipe_, "--ranks=-2"}, "--ranks must be between 1 and 1024"},
       {{"train", recipe_, "--ranks", "3"}, "sp_size 2 x dp_replicate_size 1 = 2 ranks, but --ranks 3"},
-      {{"train", recipe_, "--backend", "cuda"}, "this version has only the cpu backend"},
+      {{"train", recipe_, "--backend", "tpu"}, "--set train.backend=tpu: 'tpu'"},
       {{"train", recipe_, "--resume", "latest"}, "this version does not have it"},
       {{"train", recipe_, "--quiet", "--verbose"}, "exclude each other"},
       {{"train", recipe_, "--set", "optim.lr=1"}, "\"lr\" is optim.learning_rate here"},

@@ -53,6 +53,13 @@ std::string memory_text(const std::array<int64_t, kMemoryClasses>& bytes) {
 
 }  // namespace
 
+// "CPU, float32" or "2 x NVIDIA H200, bfloat16".
+std::string backend_text(const BackendChoice& backend) {
+  const std::string where =
+      backend.kind == BackendKind::cpu ? "CPU" : fmt::format("{} x {}", backend.devices, backend.device_name);
+  return fmt::format("{}, {}", where, dtype_name(backend.compute_dtype));
+}
+
 std::vector<std::string> plan_lines(const Recipe& recipe, const RunPlan& plan) {
   std::vector<std::string> lines;
   const ModelDescription& model = plan.model;
@@ -68,7 +75,7 @@ std::vector<std::string> plan_lines(const Recipe& recipe, const RunPlan& plan) {
                   plural(plan.longest_sequence, "token"), plural(plan.train_tokens, "token"),
                   plan.eval_sequences > 0 ? fmt::format("; {} to evaluate on", plural(plan.eval_sequences, "sequence"))
                                           : std::string())));
-  lines.push_back(titled("ranks", mesh_text(plan.mesh)));
+  lines.push_back(titled("ranks", fmt::format("{}, {}", mesh_text(plan.mesh), backend_text(plan.backend))));
   std::string attention = "each sequence stays whole on one rank";
   if (plan.mesh.cp() > 1) {
     attention = fmt::format("{} over {}, {} layout", schedule_name(plan.schedule), plural(plan.mesh.cp(), "rank"),

@@ -91,7 +91,7 @@ TEST_F(ProgressTest, ThePlanSaysWhatWillHappen) {
       plan_lines(recipe_, example_plan()),
       testing::ElementsAre("model      qwen3, 2 layers, hidden 64, 1,234,567 parameters, random weights (seed 42): m",
                            "data       10 sequences of up to 8,192 tokens, 81,920 tokens in all",
-                           "ranks      8 ranks (dp_replicate 2 x ring 4)",
+                           "ranks      8 ranks (dp_replicate 2 x ring 4), CPU, float32",
                            "attention  ring over 4 ranks, zigzag layout (2 key heads are fewer than 4 ranks)",
                            "steps      5 steps, 2 sequences each",
                            "memory     3.00 MiB (weights 1.00 MiB, optimizer 2.00 MiB) per rank before the first step; "

@@ -46,6 +46,8 @@ void declare_verify(CLI::App& app, VerifyArguments& arguments) {
   CLI::App* command =
       app.add_subcommand("verify", "Compare the first steps of a recipe on one rank and on other meshes");
   command->add_option("recipe", arguments.recipe, "The recipe, a YAML file")->required();
+  command->add_option("--backend", arguments.backend, "Where it computes: auto, cpu or cuda (train.backend)")
+      ->type_name("NAME");
   command
       ->add_option("--meshes", arguments.meshes,
                    "Which: 1,ulysses:4,ring:4:zigzag,all_gather:3,hybrid:2x4 (hybrid: ulysses x ring; a layout may "
@@ -69,7 +71,7 @@ void declare_verify(CLI::App& app, VerifyArguments& arguments) {
 }
 
 int verify_command(const VerifyArguments& arguments, std::ostream& out) {
-  const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, std::nullopt});
+  const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, std::nullopt, arguments.backend});
   VerifyOptions options;
   options.steps = arguments.steps;
   options.bound = arguments.bound.value_or(options.bound);

@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "attention/auto_schedule.h"
-#include "backend/cpu/address_space.h"
 #include "base/text.h"
 #include "model/parameters.h"
 
@@ -78,6 +77,9 @@ ModelOptions decide_model_options(const Recipe& recipe) {
 
 RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset) {
   RunDecisions decisions;
+  const BackendChoice backend =
+      choose_backend(recipe.train.backend, recipe.model.compute_dtype, recipe.train.deterministic);
+  decisions.rank.backend = backend;
 
   AutoScheduleRequest request;
   request.cp_size = static_cast<int>(recipe.parallel.sp_size);
@@ -93,7 +95,7 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
                                   {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
   }
   request.heads = {model.query_heads, model.key_heads, model.head_size, model.head_size, attention_scale(model)};
-  request.element_bytes = element_size(DType::float32);
+  request.element_bytes = element_size(backend.compute_dtype);
   const DatasetSummary& data = dataset.summary();
   request.tokens = data.longest_sequence * recipe.train.micro_batch_size;
   request.mean_document_tokens = data.tokens / std::max<int64_t>({1, data.documents, data.sequences});
@@ -119,9 +121,8 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
   rank.optimizer.weight_decay = recipe.optim.weight_decay;
   rank.optimizer.decay_all = recipe.optim.weight_decay_on == "all";
   rank.optimizer.max_grad_norm = recipe.optim.max_grad_norm;
-  rank.memory_limit_bytes = recipe.memory.limit_gib > 0.0
-                                ? static_cast<int64_t>(std::ldexp(recipe.memory.limit_gib, 30))
-                                : cpu::physical_memory_bytes() / rank.mesh.ranks();
+  rank.memory_limit_bytes =
+      recipe.memory.limit_gib > 0.0 ? static_cast<int64_t>(std::ldexp(recipe.memory.limit_gib, 30)) : 0;
 
   decisions.loader.micro_batch_size = recipe.train.micro_batch_size;
   decisions.loader.accumulation = recipe.train.gradient_accumulation_steps;
@@ -164,7 +165,8 @@ RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const 
   plan.steps = decisions.steps;
   plan.sequences_per_step = StepLoader(train, decisions.loader).sequences_per_step();
   const std::vector<ParameterSpec> specs = parameter_specs(model);
-  const ReplicatedBytes bytes = replicated_parameter_bytes(specs, DType::float32);
+  plan.backend = decisions.rank.backend;
+  const ReplicatedBytes bytes = replicated_parameter_bytes(specs, plan.backend.compute_dtype);
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::weights)] = bytes.weights;
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::gradients)] = bytes.gradients;
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)] = adamw_bytes(specs);

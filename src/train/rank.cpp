@@ -1,6 +1,5 @@
 #include "train/rank.h"
 
-#include "backend/cpu/cpu_backend.h"
 #include "model/parameters.h"
 
 namespace ithaca {
@@ -25,9 +24,7 @@ std::string memory_advice(const TrainingRankOptions& options, const MemoryUsage&
 
 TrainingRank::TrainingRank(ThreadRank& rank, const ModelDescription& model, const TrainingRankOptions& options)
     : options_(options) {
-  CpuBackendOptions backend_options;
-  backend_options.memory_limit_bytes = options.memory_limit_bytes;
-  backend_ = make_cpu_backend(backend_options);
+  backend_ = make_backend(options.backend, rank.rank(), rank.size(), options.memory_limit_bytes);
   backend_->arena(Tier::device).advise([options](const MemoryUsage& usage) { return memory_advice(options, usage); });
   mesh_ = std::make_unique<Mesh>(rank.connect(*backend_), options.mesh);
 

@@ -17,17 +17,19 @@
 #include "model/transformer.h"
 #include "optim/adamw.h"
 #include "shard/replicated_parameters.h"
+#include "train/backend_choice.h"
 #include "train/step.h"
 
 namespace ithaca {
 
 struct TrainingRankOptions {
+  BackendChoice backend;
   MeshSizes mesh;
   ScheduleKind schedule = ScheduleKind::ring;
   Layout layout = Layout::contiguous;
   ModelOptions model;
   AdamWOptions optimizer;
-  int64_t memory_limit_bytes = 0;  // of the device tier; 0: the machine's memory
+  int64_t memory_limit_bytes = 0;  // of the device tier; 0: the rank's share of the GPU, or of the machine's memory
 };
 
 // The option that would help most when a rank runs out of memory with `usage` in use.

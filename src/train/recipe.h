@@ -9,9 +9,9 @@
 namespace ithaca {
 
 struct ModelSection {
-  std::string path;                       // Hugging Face directory (config.json, weights, tokenizer)
-  std::string init = "pretrained";        // pretrained | random
-  std::string compute_dtype = "float32";  // what the backend computes in
+  std::string path;                    // Hugging Face directory (config.json, weights, tokenizer)
+  std::string init = "pretrained";     // pretrained | random
+  std::string compute_dtype = "auto";  // auto | float32 | bfloat16: what the backend computes in
 };
 
 struct DataSection {
@@ -56,14 +56,17 @@ struct OptimSection {
 };
 
 struct TrainSection {
-  int64_t max_steps = 0;  // 0: from num_train_epochs
+  std::string backend = "auto";  // auto | cpu | cuda
+  int64_t max_steps = 0;         // 0: from num_train_epochs
   double num_train_epochs = 1.0;
   int64_t micro_batch_size = 1;  // sequences of one rank's micro-batch
   int64_t gradient_accumulation_steps = 1;
   int64_t seed = 42;
+  bool deterministic = false;  // the same bits in the attention backward pass on CUDA too
   std::string output_dir;
   int64_t logging_steps = 1;
-  int64_t eval_steps = 0;  // 0: only at the end
+  bool tensorboard = true;  // event files in output_dir/tensorboard
+  int64_t eval_steps = 0;   // 0: only at the end
 };
 
 struct Recipe {

@@ -26,10 +26,11 @@ void add_model(OptionTable<Recipe>& table) {
                .example = "random",
                .choices = {"pretrained", "random"}})
       .option("compute_dtype", &ModelSection::compute_dtype,
-              {.help = "What the backend stores and computes in.",
-               .choices = {"float32"},
-               .later_choices = {{"bfloat16", "The CPU backend computes in float32."},
-                                 {"float16", "The CPU backend computes in float32."}}});
+              {.help = "What activations and the weights that products read are stored in; sums, master weights and "
+                       "optimizer state are float32 always. auto: bfloat16 on CUDA, float32 on the CPU, which knows "
+                       "nothing else. float32 on CUDA is slow, for comparisons.",
+               .choices = {"auto", "float32", "bfloat16"},
+               .later_choices = {{"float16", "bfloat16 has the same size, and the range of float32."}}});
 }
 
 void add_data(OptionTable<Recipe>& table) {
@@ -161,6 +162,11 @@ void add_optim(OptionTable<Recipe>& table) {
 
 void add_train(OptionTable<Recipe>& table) {
   table.section("train", &Recipe::train, "the run")
+      .option(
+          "backend", &TrainSection::backend,
+          {.help = "Where it computes. auto: on NVIDIA GPUs where this program was built with CUDA and sees any, one "
+                   "rank on each (several where there are more ranks), else on the CPU. --backend says the same.",
+           .choices = {"auto", "cpu", "cuda"}})
       .option("max_steps", &TrainSection::max_steps,
               {.help = "Optimizer steps; 0: as many as num_train_epochs needs.",
                .unit = "steps",
@@ -178,6 +184,9 @@ void add_train(OptionTable<Recipe>& table) {
                .range = {.at_least = 1, .at_most = 1e6}})
       .option("seed", &TrainSection::seed,
               {.help = "Of random weights and of the order of sequences.", .range = {.at_least = 0}})
+      .option("deterministic", &TrainSection::deterministic,
+              {.help = "The same bits in every run. The CPU always gives them; on CUDA the fused attention backward "
+                       "adds in an order that varies, and slower kernels take its place."})
       .option("output_dir", &TrainSection::output_dir,
               {.help = "The run folder: config.yaml, metrics.jsonl, log.txt, and export/ with the trained model. "
                        "Relative to the current folder.",
@@ -188,6 +197,9 @@ void add_train(OptionTable<Recipe>& table) {
                        "metrics.jsonl has every step.",
                .unit = "steps",
                .range = {.at_least = 1, .at_most = 1e12}})
+      .option("tensorboard", &TrainSection::tensorboard,
+              {.help = "Write event files to the folder tensorboard of the run, for: tensorboard --logdir RUN. They "
+                       "have the numbers of metrics.jsonl, and are readable while the run goes on."})
       .option("eval_steps", &TrainSection::eval_steps,
               {.help = "Evaluate every so many steps; 0: only at the end.",
                .unit = "steps",
@@ -293,8 +305,7 @@ void add_absent(OptionCatalog& catalog) {
       {"train", "save_total_limit", "The model is exported once, at the end."},
       {"train", "save_strategy", "The model is exported at the end."},
       {"train", "resume_from_checkpoint", "Train on from an export: set model.path to the run's export folder."},
-      {"train", "deterministic", "The CPU backend always gives the same bits for the same recipe and mesh."},
-      {"train", "report_to", "Every step is a line of metrics.jsonl in train.output_dir."},
+      {"train", "report_to", "Every step is a line of metrics.jsonl in train.output_dir, and in TensorBoard's files there."},
       {"optim", "optimizer", "The optimizer is AdamW."},
       {"data", "chat_template", "Render conversations to text, or to tokens with labels, first."},
       {"model", "lora_*", "All parameters are trained."},
@@ -479,6 +490,7 @@ Recipe parse_recipe(const std::string& text, const std::string& file, const std:
   for (const std::string& assignment : overrides.assignments) {
     settings.push_back(table.catalog().read_assignment(assignment));
   }
+  if (overrides.backend) settings.push_back(table.catalog().read_assignment("train.backend=" + *overrides.backend));
   table.apply(settings, recipe, given);
   settle_ranks(recipe, given, overrides.ranks);
   table.check(recipe, given, file);

@@ -24,6 +24,7 @@ const OptionTable<Recipe>& recipe_table();
 struct RecipeOverrides {
   std::vector<std::string> assignments;  // section.name=value; of several for one option the last one holds
   std::optional<int64_t> ranks;          // sp_size x dp_replicate_size; sets sp_size where the recipe does not
+  std::optional<std::string> backend;    // train.backend
 };
 
 // Reads and checks the recipe file `path`. Throws FileError when it cannot be read, ConfigurationError for its content.

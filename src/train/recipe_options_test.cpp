@@ -26,7 +26,7 @@ std::string error_of(const std::string& rest, const RecipeOverrides& overrides =
 }
 
 std::string set_error(const std::vector<std::string>& assignments) {
-  return error_of("", {assignments, {}});
+  return error_of("", {assignments, {}, {}});
 }
 
 TEST(RecipeOptions, SmallestRecipeHasDefaults) {
@@ -48,7 +48,7 @@ TEST(RecipeOptions, PathsAreRelativeToWhereTheyAreWritten) {
   EXPECT_THAT(recipe.data.train, testing::ElementsAre("deep/recipes/a.txt", "/abs/b.txt"));
   EXPECT_THAT(recipe.data.eval, testing::ElementsAre("deep/recipes/e.txt"));
   EXPECT_EQ(recipe.train.output_dir, "out");
-  const Recipe set = parse_recipe(text, "run.yaml", "deep/recipes", {{"model.path=y", "data.train=[c.txt]"}, {}});
+  const Recipe set = parse_recipe(text, "run.yaml", "deep/recipes", {{"model.path=y", "data.train=[c.txt]"}, {}, {}});
   EXPECT_EQ(set.model.path, "y");
   EXPECT_THAT(set.data.train, testing::ElementsAre("c.txt"));
   EXPECT_THAT(set_error({"model.path=~/m"}), testing::HasSubstr("the tilde means a home folder only to a shell"));
@@ -56,7 +56,7 @@ TEST(RecipeOptions, PathsAreRelativeToWhereTheyAreWritten) {
 
 TEST(RecipeOptions, LaterAssignmentsWinOverEarlierOnesAndTheFile) {
   const Recipe recipe = parse("optim: {learning_rate: 1e-3}\n",
-                              {{"optim.learning_rate=1e-4", "optim.learning_rate=1e-5", "train.seed=7"}, {}});
+                              {{"optim.learning_rate=1e-4", "optim.learning_rate=1e-5", "train.seed=7"}, {}, {}});
   EXPECT_EQ(recipe.optim.learning_rate, 1e-5);
   EXPECT_EQ(recipe.train.seed, 7);
 }
@@ -95,7 +95,7 @@ TEST(RecipeOptions, OptionsOfOtherVersionsAreErrors) {
   }
   for (const char* assignment :
        {"train.save_steps=10", "train.save_total_limit=2", "data.packing=wrapped", "data.packing=best_fit",
-        "model.compute_dtype=bfloat16", "train.deterministic=true", "data.tokenizer=auto", "data.format=chat"}) {
+        "model.compute_dtype=float16", "data.tokenizer=auto", "data.format=chat"}) {
     EXPECT_THAT(set_error({assignment}), testing::HasSubstr("this version does not have")) << assignment;
   }
 }
@@ -152,23 +152,23 @@ TEST(RecipeOptions, ScheduleAgainstSizes) {
 }
 
 TEST(RecipeOptions, RanksSetOrMustMatchTheSizes) {
-  EXPECT_EQ(parse("", {{}, 4}).parallel.sp_size, 4);
-  EXPECT_EQ(parse("parallel: {dp_replicate_size: 2}", {{}, 4}).parallel.sp_size, 2);
-  EXPECT_EQ(parse("parallel: {dp_replicate_size: 2, sp_size: 2}", {{}, 4}).parallel.sp_size, 2);
+  EXPECT_EQ(parse("", {{}, 4, {}}).parallel.sp_size, 4);
+  EXPECT_EQ(parse("parallel: {dp_replicate_size: 2}", {{}, 4, {}}).parallel.sp_size, 2);
+  EXPECT_EQ(parse("parallel: {dp_replicate_size: 2, sp_size: 2}", {{}, 4, {}}).parallel.sp_size, 2);
   EXPECT_EQ(
-      error_of("parallel: {sp_size: 3, dp_replicate_size: 2}", {{}, 8}),
+      error_of("parallel: {sp_size: 3, dp_replicate_size: 2}", {{}, 8, {}}),
       "run.yaml:4:21: sp_size 3 x dp_replicate_size 2 = 6 ranks, but --ranks 8; --ranks 6 would fit, or sp_size 4");
-  EXPECT_EQ(error_of("parallel: {sp_size: 4, dp_replicate_size: 1}", {{}, 8}),
+  EXPECT_EQ(error_of("parallel: {sp_size: 4, dp_replicate_size: 1}", {{}, 8, {}}),
             "run.yaml:4:21: sp_size 4 x dp_replicate_size 1 = 4 ranks, but --ranks 8; --ranks 4 would fit, or "
             "dp_replicate_size 2, or sp_size 8");
   EXPECT_EQ(
-      error_of("parallel: {dp_replicate_size: 3}", {{}, 4}),
+      error_of("parallel: {dp_replicate_size: 3}", {{}, 4, {}}),
       "run.yaml:4:31: dp_replicate_size 3 does not divide --ranks 4; --ranks 6 would fit, or dp_replicate_size 1");
-  EXPECT_EQ(error_of("parallel: {ulysses_size: 2, ring_size: 2}", {{}, 6}),
+  EXPECT_EQ(error_of("parallel: {ulysses_size: 2, ring_size: 2}", {{}, 6, {}}),
             "run.yaml:4:26: parallel.ulysses_size 2 x ring_size 2 = 4 ranks, but sp_size is 6; sp_size 4 would fit, or "
             "ring_size 3");
-  EXPECT_EQ(error_of("", {{}, 0}), "--ranks must be between 1 and 1024, but it is 0");
-  EXPECT_EQ(error_of("", {{}, -2}), "--ranks must be between 1 and 1024, but it is -2");
+  EXPECT_EQ(error_of("", {{}, 0, {}}), "--ranks must be between 1 and 1024, but it is 0");
+  EXPECT_EQ(error_of("", {{}, -2, {}}), "--ranks must be between 1 and 1024, but it is -2");
   EXPECT_EQ(error_of("parallel: {sp_size: 600, dp_replicate_size: 2}"),
             "run.yaml:4:45: parallel.sp_size 600 x dp_replicate_size 2 = 1200 ranks; at most 1024 run in one process");
 }

@@ -16,6 +16,7 @@
 #include "comm/mesh.h"
 #include "model/description.h"
 #include "tensor/memory.h"
+#include "train/backend_choice.h"
 #include "train/recipe.h"
 
 namespace ithaca {
@@ -24,6 +25,7 @@ namespace ithaca {
 struct RunPlan {
   ModelDescription model;
   int64_t parameters = 0;
+  BackendChoice backend;
   MeshSizes mesh;
   ScheduleKind schedule = ScheduleKind::ring;
   Layout layout = Layout::contiguous;
@@ -81,7 +83,7 @@ struct RunResult {
   double first_loss = 0.0;
   double last_loss = 0.0;
   std::optional<double> evaluation_loss;
-  double training_seconds = 0.0;
+  double training_seconds = 0.0;  // sum of the steps' step_seconds: without evaluations and the export
   int64_t tokens = 0;
   std::string export_directory;
   std::string metrics_file;
