@@ -8,6 +8,7 @@
 #   make docs         write docs/config.md from the option table
 #   make format       clang-format all sources;  make check-format  only says what differs
 #   make tidy         clang-tidy the library and the program;  make analyze  the static analyzer, which takes its time
+#   make fuzz         build the fuzz targets and run each for 20 seconds;  FUZZ_SECONDS=600 make fuzz  for longer
 #   make deps         install the packages that building and testing need
 #   make clean        remove build/ (and nothing else)
 
@@ -97,6 +98,10 @@ tidy: deps-checks
 analyze: deps-checks
 	@cmake --preset asan-ubsan -DITHACA_BUILD_TESTS=ON >/dev/null
 	@printf '%s\n' $(LINTED_SOURCES) | xargs -P $(JOBS) -n 1 $(CLANG_TIDY) --quiet --checks='-*,clang-analyzer-*' -p build/asan-ubsan
+
+.PHONY: fuzz
+fuzz: deps-checks
+	@FUZZ_JOBS=$(JOBS) scripts/fuzz.sh
 
 .PHONY: clean
 clean:

@@ -31,9 +31,10 @@ runs bench 'ITHACA_BUILD_BENCHMARKS=ON'
 runs docs 'ithaca options --markdown'
 runs format 'clang-format-14 -i '
 runs tidy 'clang-tidy-14'
+runs fuzz 'scripts/fuzz.sh'
 runs clean 'rm -rf build$'
 
-for target in quickstart test test-slow release bench docs format tidy analyze deps clean; do
+for target in quickstart test test-slow release bench docs format tidy analyze fuzz deps clean; do
   make --no-print-directory help | grep -q "make $target " || fail "make help does not name $target"
 done
 
