@@ -17,6 +17,7 @@
 #include "train/metrics.h"
 #include "train/plan_run.h"
 #include "train/rank.h"
+#include "train/tensorboard.h"
 
 namespace ithaca {
 
@@ -50,12 +51,18 @@ class RankRun {
         speaks_(thread.rank() == 0),
         rank_(thread, shared.model, shared.decisions.rank),
         loader_(shared.train, shared.decisions.loader) {
-    if (speaks_) metrics_ = std::make_unique<MetricsFile>(result.metrics_file);
+    if (!speaks_) return;
+    metrics_ = std::make_unique<MetricsFile>(result.metrics_file);
+    const std::filesystem::path events = std::filesystem::path(shared.recipe.train.output_dir) / kTensorboardFolder;
+    if (shared.recipe.train.tensorboard) {
+      tensorboard_ = std::make_unique<TensorboardWriter>(events.string(), 0);
+    } else {
+      remove_event_files(events.string());  // of another run, whose curves would pass for this one's
+    }
   }
 
   void run() {
     give_first_weights(shared_.recipe, shared_.directory, rank_.parameters());
-    const auto start = std::chrono::steady_clock::now();
     const int64_t eval_steps = shared_.recipe.train.eval_steps;
     int64_t step = 0;
     bool stopped = false;
@@ -69,7 +76,7 @@ class RankRun {
       result_.steps = step;
       result_.stopped_early = stopped && step < shared_.decisions.steps;
       result_.skipped_steps = skipped_steps_;
-      result_.training_seconds = seconds_since(start);
+      result_.training_seconds = training_seconds_;
     }
     // The export comes first: what happens in a long last evaluation must not cost the trained model.
     export_weights();
@@ -144,7 +151,9 @@ class RankRun {
     if (metrics.step == 1) result_.first_loss = metrics.loss;
     result_.last_loss = metrics.loss;
     result_.tokens += metrics.tokens;
+    training_seconds_ += metrics.step_seconds;
     metrics_->write(step_json(metrics));
+    if (tensorboard_) tensorboard_->write(metrics);
     observer_.on_step(metrics);
   }
 
@@ -173,6 +182,7 @@ class RankRun {
     const EvaluationMetrics metrics = {step, *loss, valid_tokens, seconds_since(start)};
     result_.evaluation_loss = *loss;
     metrics_->write(evaluation_json(metrics));
+    if (tensorboard_) tensorboard_->write(metrics);
     observer_.on_evaluation(metrics);
   }
 
@@ -201,6 +211,8 @@ class RankRun {
   TrainingRank rank_;
   StepLoader loader_;
   std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<TensorboardWriter> tensorboard_;
+  double training_seconds_ = 0.0;
   int64_t skipped_steps_ = 0;
   int64_t diverged_in_a_row_ = 0;
   int64_t bytes_sent_ = 0;
