@@ -25,9 +25,6 @@ struct Sample {
   std::vector<float> target_weights;
   // Only of ready token ids (format input_ids): where the sample is made of several documents. Empty: one.
   std::vector<int64_t> document_lengths;
-  // Only of ready token ids whose labels are not the tokens themselves: the id that is learnt at each token's place
-  // (before shifting). Empty: the tokens.
-  std::vector<int64_t> target_ids;
   // Only of ready token ids that come with labels of their own: what each token is as a target (before shifting), where
   // that is not the token itself. Empty: token_ids. Where target_weights is 0 the label has no meaning (it is a valid
   // id all the same).
