@@ -32,6 +32,7 @@ class WatchedBackend : public Backend {
   std::string_view name() const override { return inner_->name(); }
   DType compute_dtype() const override { return inner_->compute_dtype(); }
   int64_t preferred_length_multiple() const override { return inner_->preferred_length_multiple(); }
+  TileSizes preferred_tiles() const override { return inner_->preferred_tiles(); }
 
   // The copy stream has a thread.
   Stream& compute_stream() override { return inner_->copy_stream(); }

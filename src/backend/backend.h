@@ -22,6 +22,12 @@
 
 namespace ithaca {
 
+// Tiles of the sequence that keep a backend at full speed, where nothing was asked for.
+struct TileSizes {
+  int64_t mlp_tokens = 0;   // that pass through the MLP at a time
+  int64_t logit_bytes = 0;  // of one tile of the loss head
+};
+
 class Backend {
  public:
   Backend() = default;
@@ -35,6 +41,7 @@ class Backend {
   virtual DType compute_dtype() const = 0;
   // Token counts that are multiples of this run fastest (1 on CPU, 128 on Hopper); callers pad internally.
   virtual int64_t preferred_length_multiple() const = 0;
+  virtual TileSizes preferred_tiles() const = 0;
 
   // ---- order ----
   virtual Stream& compute_stream() = 0;

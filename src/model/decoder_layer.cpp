@@ -170,7 +170,7 @@ Buffer DecoderLayer::forward(Buffer input, const TokenContext& context, const Un
   }
 
   // With nothing to keep, a tile's buffers serve all tiles and the output is made in place of the MLP's input.
-  const int64_t tile_tokens = mlp_tile_tokens(options_, tokens);
+  const int64_t tile_tokens = mlp_tile_tokens(options_, tokens, backend_);
   const int64_t kept_tokens = keep_all ? tokens : tile_tokens;
   Buffer normed = workspace("MLP input after norm", {kept_tokens, hidden});
   Buffer inverse_rms = allocate("MLP inverse rms", MemoryClass::workspace, DType::float32, {kept_tokens});
@@ -251,7 +251,7 @@ Buffer DecoderLayer::backward(Buffer doutput, const TokenContext& context, const
 
   // MLP, tile by tile: doutput becomes the gradient of the MLP's input, residual included.
   {
-    const int64_t tile_tokens = mlp_tile_tokens(options_, tokens);
+    const int64_t tile_tokens = mlp_tile_tokens(options_, tokens, backend_);
     Buffer mlp_input;
     Buffer normed;
     Buffer inverse_rms;

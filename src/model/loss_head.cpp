@@ -46,7 +46,7 @@ void LossHead::tile_cross_entropy(const Tile& tile, const TokenContext& context,
 
 void LossHead::loss(const Tensor& hidden, const TokenContext& context, const HeadTensors& parameters,
                     const Tensor& loss_sum) {
-  const int64_t tile_tokens = loss_tile_tokens(options_, context.tokens, model_.vocabulary);
+  const int64_t tile_tokens = loss_tile_tokens(options_, context.tokens, model_.vocabulary, backend_);
   Arena& arena = backend_.arena(Tier::device);
   const Buffer normed = arena.allocate("final norm", MemoryClass::workspace, backend_.compute_dtype(),
                                        {tile_tokens, model_.hidden_size}, stream_);
@@ -64,7 +64,7 @@ void LossHead::loss(const Tensor& hidden, const TokenContext& context, const Hea
 
 Buffer LossHead::loss_and_gradient(const Tensor& hidden, const TokenContext& context, const HeadTensors& parameters,
                                    const HeadTensors& gradients, double gradient_scale, const Tensor& loss_sum) {
-  const int64_t tile_tokens = loss_tile_tokens(options_, context.tokens, model_.vocabulary);
+  const int64_t tile_tokens = loss_tile_tokens(options_, context.tokens, model_.vocabulary, backend_);
   const DType compute = backend_.compute_dtype();
   Arena& arena = backend_.arena(Tier::device);
   Buffer dhidden =

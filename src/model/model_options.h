@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "backend/backend.h"
+
 namespace ithaca {
 
 // What a decoder layer keeps for backward.
@@ -21,10 +23,10 @@ struct ModelOptions {
   int64_t loss_tile = 0;  // tokens whose logits exist at a time; 0: chosen by loss_tile_tokens()
 };
 
-// The tile for `tokens` tokens: as asked for, or large enough for full matrix speed (1,024 tokens).
-int64_t mlp_tile_tokens(const ModelOptions& options, int64_t tokens);
-// The tile: as asked for, or as many tokens as keep one tile of logits within 64 MiB of float32, at least 128 and at
-// most 4,096.
-int64_t loss_tile_tokens(const ModelOptions& options, int64_t tokens, int64_t vocabulary);
+// The tile for `tokens` tokens: as asked for, or what the backend prefers, evened out over the tiles.
+int64_t mlp_tile_tokens(const ModelOptions& options, int64_t tokens, const Backend& backend);
+// The tile: as asked for, or as many tokens as keep one tile of logits within the bytes that the backend prefers, at
+// least 128 and at most 8,192, evened out over the tiles.
+int64_t loss_tile_tokens(const ModelOptions& options, int64_t tokens, int64_t vocabulary, const Backend& backend);
 
 }  // namespace ithaca

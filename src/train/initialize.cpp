@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/parallel.h"
 #include "base/random.h"
 
 namespace ithaca {
@@ -34,9 +35,13 @@ void initialize_weights(const ModelDescription& model, int64_t seed, ReplicatedP
                   spec.initialization == Initialization::ones ? 1.0f : 0.0f);
     if (spec.initialization == Initialization::normal) {
       const RandomStream random(static_cast<uint64_t>(seed), spec.name);
-      for (size_t element = 0; element < values.size(); ++element) {
-        values[element] = static_cast<float>(model.initializer_range * random.normal(element));
-      }
+      // Each element is a function of its index, so that the threads change nothing.
+      parallel_parts(spec.extents.product(), int64_t{1} << 16, [&](int64_t begin, int64_t end) {
+        for (int64_t element = begin; element < end; ++element) {
+          values[static_cast<size_t>(element)] =
+              static_cast<float>(model.initializer_range * random.normal(static_cast<uint64_t>(element)));
+        }
+      });
     }
     parameters.set_weights(index, values);
   }

@@ -28,9 +28,13 @@ TrainingStep::TrainingStep(Transformer& model, ReplicatedParameters& parameters,
       mesh_(mesh) {}
 
 StepResult TrainingStep::run(const StepBatch& batch, double learning_rate) {
-  check_same_batch(batch.content_hash);
+  // The ranks' hashes come with the step's one host read: nothing waits for them, and a step on different batches has
+  // changed nothing that outlives the error.
+  const std::optional<GatheredValues> hashes = gather_hashes(batch.content_hash);
   accumulate_gradients(batch);
-  return update(batch, learning_rate);
+  const StepResult result = update(batch, learning_rate);
+  if (hashes) check_same_batch(hashes->values());
+  return result;
 }
 
 void TrainingStep::accumulate_gradients(const StepBatch& batch) {
@@ -104,10 +108,13 @@ std::optional<double> TrainingStep::evaluate(const std::vector<MicroBatch>& micr
   return sum / label_weight_sum;
 }
 
-void TrainingStep::check_same_batch(uint64_t content_hash) {
-  if (mesh_.cp().size() == 1) return;
+std::optional<GatheredValues> TrainingStep::gather_hashes(uint64_t content_hash) {
+  if (mesh_.cp().size() == 1) return std::nullopt;
   const auto own = std::bit_cast<int64_t>(content_hash);
-  const std::vector<int64_t> hashes = gather_values(mesh_.cp(), backend_, std::span(&own, 1));
+  return std::make_optional<GatheredValues>(mesh_.cp(), backend_, std::span(&own, 1));
+}
+
+void TrainingStep::check_same_batch(std::span<const int64_t> hashes) {
   for (size_t rank = 0; rank < hashes.size(); ++rank) {
     if (hashes[rank] == hashes[0]) continue;
     throw InputError(
@@ -118,7 +125,7 @@ void TrainingStep::check_same_batch(uint64_t content_hash) {
   }
 }
 
-std::vector<int64_t> gather_values(Communicator& group, Backend& backend, std::span<const int64_t> values) {
+GatheredValues::GatheredValues(Communicator& group, Backend& backend, std::span<const int64_t> values) {
   Stream& stream = backend.compute_stream();
   const auto count = static_cast<int64_t>(values.size());
   const Buffer all =
@@ -129,10 +136,14 @@ std::vector<int64_t> gather_values(Communicator& group, Backend& backend, std::s
   const Tensor& own = blocks[static_cast<size_t>(group.rank())];
   backend.copy_from_host(stream, std::as_bytes(values), own);
   group.all_gather(stream, own, blocks);
-  std::vector<int64_t> result(static_cast<size_t>(all.tensor().element_count()));
-  backend.copy_to_host(stream, all.tensor(), std::as_writable_bytes(std::span(result)));
-  backend.finish(backend.record(stream));
-  return result;
+  values_.resize(static_cast<size_t>(all.tensor().element_count()));
+  backend.copy_to_host(stream, all.tensor(), std::as_writable_bytes(std::span(values_)));
+}
+
+std::vector<int64_t> gather_values(Communicator& group, Backend& backend, std::span<const int64_t> values) {
+  const GatheredValues gathered(group, backend, values);
+  backend.finish(backend.record(backend.compute_stream()));
+  return gathered.values();
 }
 
 }  // namespace ithaca

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "attention/schedule.h"
@@ -25,6 +26,21 @@ struct StepResult {
   int64_t applied_steps = 0;
 };
 
+// One value per rank of a group, on its way to the host.
+class GatheredValues {
+ public:
+  // Enqueued on the compute stream; must live until that has been waited for.
+  GatheredValues(Communicator& group, Backend& backend, std::span<const int64_t> values);
+  GatheredValues(const GatheredValues&) = delete;
+  GatheredValues& operator=(const GatheredValues&) = delete;
+  ~GatheredValues() = default;
+  // out[rank * values.size() + i], once the host has waited for the compute stream.
+  const std::vector<int64_t>& values() const { return values_; }
+
+ private:
+  std::vector<int64_t> values_;
+};
+
 class TrainingStep {
  public:
   // Everything given must outlive it.
@@ -43,7 +59,8 @@ class TrainingStep {
 
  private:
   void forward_backward(const MicroBatch& micro_batch, double gradient_scale);
-  void check_same_batch(uint64_t content_hash);
+  std::optional<GatheredValues> gather_hashes(uint64_t content_hash);  // nothing where a sequence has one rank
+  static void check_same_batch(std::span<const int64_t> hashes);
 
   Transformer& model_;
   ReplicatedParameters& parameters_;

@@ -111,6 +111,8 @@ class CudaBackend final : public Backend, public DeviceMovement {
   std::string_view name() const override { return "cuda"; }
   DType compute_dtype() const override { return options_.compute_dtype; }
   int64_t preferred_length_multiple() const override { return 128; }
+  // A tile's weight gradients are read and written once more in float32: few tiles, as memory is large.
+  TileSizes preferred_tiles() const override { return {8192, int64_t{5} << 28}; }
 
   // ---- order ----
   Stream& compute_stream() override { return compute_; }
