@@ -46,6 +46,12 @@ class OutOfMemoryError : public Error {
   using Error::Error;
 };
 
+// The run was asked to stop (a signal) at a point where it has nothing to leave behind. Exit status 3.
+class StoppedError : public Error {
+ public:
+  using Error::Error;
+};
+
 // A caller broke a documented requirement (shapes, dtypes, order of calls). A fault of the program, not of its input.
 class ContractError : public Error {
  public:
