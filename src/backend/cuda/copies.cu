@@ -10,15 +10,15 @@ namespace ithaca::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnroll = 4;
 
 // ---- one kernel for all pairs of views ----
 
 // A kernel over `count` units: Operation has Loaded, load(from offset, to offset), finish(loaded, to offset), with
-// offsets in units.
+// offsets in units, and kUnroll: units that a thread loads before it finishes the first.
 template <typename Operation, bool kSmall, bool kSameLayout>
 __global__ void __launch_bounds__(kThreads)
     pair_kernel(const Operation operation, const StridedLayout from, const StridedLayout to, int64_t count) {
+  constexpr int kUnroll = Operation::kUnroll;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kUnroll;
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kUnroll + threadIdx.x; first < count;
        first += stride) {
@@ -44,8 +44,8 @@ bool are_same(const StridedLayout& first, const StridedLayout& second) {
          std::equal(first.strides, first.strides + first.rank, second.strides);
 }
 
-unsigned grid_for(int64_t count) {
-  return static_cast<unsigned>(std::min<int64_t>(divide_up(count, int64_t{kThreads} * kUnroll), int64_t{1} << 30));
+unsigned grid_for(int64_t count, int unroll) {
+  return static_cast<unsigned>(std::min<int64_t>(divide_up(count, int64_t{kThreads} * unroll), int64_t{1} << 30));
 }
 
 // `count` units.
@@ -54,7 +54,7 @@ void launch_pairs(const Operation& operation, StridedLayout from, StridedLayout 
                   const char* name) {
   set_divisors(from);
   set_divisors(to);
-  const unsigned blocks = grid_for(count);
+  const unsigned blocks = grid_for(count, Operation::kUnroll);
   if (count >= kSmallCount) {
     pair_kernel<Operation, false, false><<<blocks, kThreads, 0, stream>>>(operation, from, to, count);
   } else if (are_same(from, to)) {
@@ -76,6 +76,7 @@ struct MoveOperation {
   const Unit* from;
   Unit* to;
 
+  static constexpr int kUnroll = 4;
   using Loaded = Unit;
   __device__ Unit load(int64_t from_offset, int64_t /*to_offset*/) const { return from[from_offset]; }
   __device__ void finish(const Unit& unit, int64_t to_offset) const { to[to_offset] = unit; }
@@ -130,6 +131,7 @@ struct ConvertOperation {
   const F* from;
   T* to;
 
+  static constexpr int kUnroll = 4;
   using Loaded = Pack<F, kWidth>;
   __device__ Loaded load(int64_t from_offset, int64_t /*to_offset*/) const {
     return Loaded::load(from + from_offset * kWidth);
@@ -148,6 +150,8 @@ struct AddOperation {
   T* to;
   float scale;
 
+  // Vectors of eight take so many registers in float32 that more blocks are better than more vectors.
+  static constexpr int kUnroll = kWidth > 4 ? 2 : 4;
   struct Loaded {
     Pack<F, kWidth> from;
     Pack<T, kWidth> to;
@@ -237,6 +241,7 @@ struct AnyConvertOperation {
   void* to;
   DType from_dtype, to_dtype;
 
+  static constexpr int kUnroll = 4;
   using Loaded = double;
   __device__ double load(int64_t from_offset, int64_t /*to_offset*/) const {
     return load_as_double(from, from_dtype, from_offset);
@@ -250,6 +255,7 @@ struct AnyAddOperation {
   DType from_dtype, to_dtype;
   double scale;
 
+  static constexpr int kUnroll = 4;
   using Loaded = double;
   __device__ double load(int64_t from_offset, int64_t to_offset) const {
     return load_as_double(to, to_dtype, to_offset) + scale * load_as_double(from, from_dtype, from_offset);
@@ -264,6 +270,7 @@ struct FillOperation {
   Unit* to;
   Unit value;
 
+  static constexpr int kUnroll = 4;
   struct Loaded {};
   __device__ Loaded load(int64_t /*from_offset*/, int64_t /*to_offset*/) const { return {}; }
   __device__ void finish(const Loaded& /*nothing*/, int64_t to_offset) const { to[to_offset] = value; }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/bulk_copy.cuh"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/reduce.cuh"
 #include "backend/cuda/tiles.cuh"
@@ -16,12 +17,16 @@ namespace ithaca::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kClusterThreads = 512;
 constexpr int kMostClusterBlocks = 8;  // the largest that every device of this generation takes
-// Shared memory of one block's piece of a row: two blocks share a multiprocessor up to the first, one can have the
-// second.
-constexpr int64_t kComfortablePieceBytes = 100 << 10;
+// Shared memory of one block's piece of a row. Up to the first, four blocks of kShortThreads share a multiprocessor:
+// while some wait for their pieces, others compute or write. Longer pieces have blocks of kLongThreads, two of them up
+// to about the middle of the range.
+constexpr int64_t kShortPieceBytes = 54 << 10;
 constexpr int64_t kLargestPieceBytes = 200 << 10;
+constexpr int kShortThreads = 256;
+constexpr int kLongThreads = 512;
+// Copies that bring a piece, so that the first part is worked on while the others come.
+constexpr int kChunks = 8;
 constexpr float kLog2E = 1.4426950408889634f;
 
 template <typename T>
@@ -36,14 +41,20 @@ struct View {
   bool with_gradient;
 };
 
-// e^x by the hardware's 2^x (2 units in the last place), results under 1e-38 as 0.
-__device__ inline float exponential(float x) {
+// 2^x by the hardware (2 units in the last place), results under 1e-38 as 0.
+__device__ inline float two_to(float x) {
   float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * kLog2E));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 
-// max and sum of e^(x - max) of the numbers seen so far.
+// max * kLog2E, rounded: never fused with a subtraction, so that it is the same number everywhere.
+__device__ inline float scaled(float max) {
+  return __fmul_rn(max, kLog2E);
+}
+
+// max and sum of e^(x - max) of the numbers seen so far, as powers of two: 2^(x * kLog2E - scaled(max)), whose exponent
+// is one fused operation.
 struct Softmax {
   float max;
   float sum;
@@ -56,26 +67,41 @@ struct Softmax {
       sum += other.sum;
       return;
     }
-    sum = sum * exponential(max - high) + other.sum * exponential(other.max - high);
+    const float scaled_high = scaled(high);
+    sum = sum * two_to(scaled(max) - scaled_high) + other.sum * two_to(scaled(other.max) - scaled_high);
     max = high;
   }
 };
 
-template <typename T, int kWidth>
-__device__ inline void add_vector(Softmax& state, const Pack<T, kWidth>& values) {
+// One rescaling of the sum for all of the vectors.
+template <typename T, int kWidth, int kCount>
+__device__ inline void add_vectors(Softmax& state, const Pack<T, kWidth> (&vectors)[kCount]) {
   float high = state.max;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) high = fmaxf(high, values[i]);
+  for (int vector = 0; vector < kCount; ++vector) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) high = fmaxf(high, vectors[vector][i]);
+  }
   if (high == -CUDART_INF_F) {
     // fmaxf skips NaN, which must not be lost.
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) state.sum += isnan(values[i]) ? values[i] : 0.0f;
+    for (int vector = 0; vector < kCount; ++vector) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) state.sum += isnan(vectors[vector][i]) ? vectors[vector][i] : 0.0f;
+    }
     return;
   }
-  float sum = state.sum * exponential(state.max - high);
+  const float scaled_high = scaled(high);
+  float sums[kCount];
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) sum += exponential(values[i] - high);
-  state.sum = sum;
+  for (int vector = 0; vector < kCount; ++vector) {
+    sums[vector] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[vector] += two_to(fmaf(vectors[vector][i], kLog2E, -scaled_high));
+  }
+  state.sum *= two_to(scaled(state.max) - scaled_high);
+#pragma unroll
+  for (int vector = 0; vector < kCount; ++vector) state.sum += sums[vector];
   state.max = high;
 }
 
@@ -103,8 +129,9 @@ template <typename T>
 __device__ inline void write_row_loss(const View<T>& view, int64_t row, int64_t label, float label_logit, float weight,
                                       const Softmax& softmax) {
   const bool is_valid = label >= 0 && label < view.vocabulary;
-  const double loss =
-      log(static_cast<double>(softmax.sum)) + static_cast<double>(softmax.max) - static_cast<double>(label_logit);
+  // The maximum that the sum was made with: the rounded product, over the rounded factor.
+  const double max = static_cast<double>(scaled(softmax.max)) / static_cast<double>(kLog2E);
+  const double loss = log(static_cast<double>(softmax.sum)) + max - static_cast<double>(label_logit);
   view.row_losses[row] = is_valid ? static_cast<double>(weight) * loss : CUDART_NAN;
 }
 
@@ -113,8 +140,9 @@ template <typename T, int kWidth>
 __device__ inline Pack<T, kWidth> vector_gradient(const Pack<T, kWidth>& values, int64_t column, int64_t label,
                                                   float max, float scale_over_sum, float scale) {
   float gradient[kWidth];
+  const float scaled_max = scaled(max);
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) gradient[i] = exponential(values[i] - max) * scale_over_sum;
+  for (int i = 0; i < kWidth; ++i) gradient[i] = two_to(fmaf(values[i], kLog2E, -scaled_max)) * scale_over_sum;
   const int64_t place = label - column;
   if (place >= 0 && place < kWidth) {
 #pragma unroll
@@ -158,7 +186,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const View<T> v
     }
     Softmax softmax = Softmax::empty();
     for (int64_t vector = threadIdx.x; vector < vectors; vector += kThreads) {
-      add_vector(softmax, Pack<T, kWidth>::load(logits + vector * kWidth));
+      const Pack<T, kWidth> values[1] = {Pack<T, kWidth>::load(logits + vector * kWidth)};
+      add_vectors(softmax, values);
     }
     float label_logit = 0.0f;
     if (threadIdx.x == 0 && label >= 0 && label < view.vocabulary) label_logit = to_float(logits[label]);
@@ -175,9 +204,10 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const View<T> v
   }
 }
 
-// A cluster for each row: block r of it has the r-th piece, in shared memory between reading and writing.
-template <typename T>
-__global__ void __launch_bounds__(kClusterThreads, 2)
+// A cluster for each row: block r of it has the r-th piece, in shared memory between reading and writing. The copy
+// engine brings the piece, all of it under way at once.
+template <typename T, int kBlockThreads>
+__global__ void __launch_bounds__(kBlockThreads, 1024 / kBlockThreads)
     cross_entropy_cluster_kernel(const View<T> view, int64_t piece_vectors) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   constexpr int kWidth = kVectorWidth<T>;
@@ -186,60 +216,80 @@ __global__ void __launch_bounds__(kClusterThreads, 2)
   extern __shared__ uint4 piece_words[];
   __shared__ Softmax scratch[32];
   __shared__ Softmax piece_softmax;
+  __shared__ BulkBarrier arrived[kChunks];
   auto* const piece = reinterpret_cast<T*>(piece_words);
   const groups::cluster_group cluster = groups::this_cluster();
   const auto blocks = static_cast<int>(cluster.num_blocks());
   const auto rank = static_cast<int>(cluster.block_rank());
+  const auto thread = static_cast<int>(threadIdx.x);
   const int64_t row = blockIdx.x / static_cast<unsigned>(blocks);
-  const int64_t vectors = view.vocabulary / kWidth;
-  const int64_t begin = rank * piece_vectors;
-  const int64_t end = begin + piece_vectors < vectors ? begin + piece_vectors : vectors;
-  T* const logits = view.logits + row * view.logits_stride;
+  const int64_t all_vectors = view.vocabulary / kWidth;
+  const int64_t begin = rank * piece_vectors < all_vectors ? rank * piece_vectors : all_vectors;
+  const auto vectors = static_cast<int>(begin + piece_vectors < all_vectors ? piece_vectors : all_vectors - begin);
+  T* const logits = view.logits + row * view.logits_stride + begin * kWidth;  // of the piece
   const int64_t label = view.labels[row * view.label_stride];
   const float weight = weight_of(view, row);
   if (!is_counted(view, label, weight)) {  // the same for all blocks of the cluster
-    if (rank == 0 && threadIdx.x == 0) view.row_losses[row] = 0.0;
+    if (rank == 0 && thread == 0) view.row_losses[row] = 0.0;
     Pack<T, kWidth> zeros;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) zeros.set(i, 0.0f);
-    for (int64_t vector = begin + threadIdx.x; vector < end; vector += kClusterThreads)
-      zeros.store(logits + vector * kWidth);
+    for (int vector = thread; vector < vectors; vector += kBlockThreads) zeros.store(logits + vector * kWidth);
     return;
   }
 
-  Softmax softmax = Softmax::empty();
-  int64_t vector = begin + threadIdx.x;
-  for (; vector + (kUnroll - 1) * kClusterThreads < end; vector += kUnroll * kClusterThreads) {
-    Pack<T, kWidth> values[kUnroll];
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i)
-      values[i] = Pack<T, kWidth>::load(logits + (vector + i * kClusterThreads) * kWidth);
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
-      values[i].store(piece + (vector + i * kClusterThreads - begin) * kWidth);
-      add_vector(softmax, values[i]);
+  constexpr int kRound = kBlockThreads * kUnroll;
+  const int chunk_vectors = (vectors + kChunks * kRound - 1) / (kChunks * kRound) * kRound;
+  float label_logit = 0.0f;
+  if (thread == 0) {
+    for (int chunk = 0; chunk < kChunks; ++chunk) init(arrived[chunk]);
+    fence_barriers();
+    for (int chunk = 0; chunk * chunk_vectors < vectors; ++chunk) {
+      const int first = chunk * chunk_vectors;
+      const int count = first + chunk_vectors < vectors ? chunk_vectors : vectors - first;
+      begin_copy(piece + first * kWidth, logits + first * kWidth, static_cast<uint32_t>(count) * 16u, arrived[chunk]);
+    }
+    if (rank == 0 && label >= 0 && label < view.vocabulary) {
+      label_logit = to_float(view.logits[row * view.logits_stride + label]);
     }
   }
-  for (; vector < end; vector += kClusterThreads) {
-    const auto values = Pack<T, kWidth>::load(logits + vector * kWidth);
-    values.store(piece + (vector - begin) * kWidth);
-    add_vector(softmax, values);
+  __syncthreads();  // the barriers are there
+
+  Softmax softmax = Softmax::empty();
+  for (int chunk = 0; chunk * chunk_vectors < vectors; ++chunk) {
+    wait(arrived[chunk]);
+    const int first = chunk * chunk_vectors;
+    const int end = first + chunk_vectors < vectors ? first + chunk_vectors : vectors;
+    int vector = first + thread;
+    for (; vector + (kUnroll - 1) * kBlockThreads < end; vector += kRound) {
+      Pack<T, kWidth> values[kUnroll];
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        values[i] = Pack<T, kWidth>::load(piece + (vector + i * kBlockThreads) * kWidth);
+      }
+      add_vectors(softmax, values);
+    }
+    for (; vector < end; vector += kBlockThreads) {
+      const Pack<T, kWidth> values[1] = {Pack<T, kWidth>::load(piece + vector * kWidth)};
+      add_vectors(softmax, values);
+    }
   }
-  float label_logit = 0.0f;
-  if (rank == 0 && threadIdx.x == 0 && label >= 0 && label < view.vocabulary) label_logit = to_float(logits[label]);
 
   softmax = block_softmax(softmax, scratch);
-  if (threadIdx.x == 0) piece_softmax = softmax;
+  if (thread == 0) piece_softmax = softmax;
   cluster.sync();  // all pieces are read, all sums are there
   Softmax total = Softmax::empty();
   for (int other = 0; other < blocks; ++other) total.add(*cluster.map_shared_rank(&piece_softmax, other));
 
-  if (rank == 0 && threadIdx.x == 0) write_row_loss(view, row, label, label_logit, weight, total);
+  if (rank == 0 && thread == 0) write_row_loss(view, row, label, label_logit, weight, total);
   const auto scale = static_cast<float>(static_cast<double>(weight) * view.gradient_scale);
   const float scale_over_sum = scale / total.sum;
-  for (int64_t own = begin + threadIdx.x; own < end; own += kClusterThreads) {  // what this thread has put there itself
-    const auto values = Pack<T, kWidth>::load(piece + (own - begin) * kWidth);
-    vector_gradient(values, own * kWidth, label, total.max, scale_over_sum, scale).store(logits + own * kWidth);
+  const int64_t label_here = label - begin * kWidth;
+#pragma unroll 4
+  for (int vector = thread; vector < vectors; vector += kBlockThreads) {
+    const auto values = Pack<T, kWidth>::load(piece + vector * kWidth);
+    vector_gradient(values, static_cast<int64_t>(vector) * kWidth, label_here, total.max, scale_over_sum, scale)
+        .store(logits + vector * kWidth);
   }
   cluster.sync();  // nobody leaves while its sum may still be read
 #endif
@@ -256,17 +306,17 @@ bool device_has_clusters() {
 // Blocks that share a row of `bytes`; 0 when it is too long for the largest cluster.
 int cluster_blocks_for(int64_t bytes) {
   for (int blocks = 1; blocks <= kMostClusterBlocks; blocks *= 2) {
-    if (divide_up(bytes, blocks) <= kComfortablePieceBytes) return blocks;
+    if (divide_up(bytes, blocks) <= kShortPieceBytes) return blocks;
   }
   return divide_up(bytes, kMostClusterBlocks) <= kLargestPieceBytes ? kMostClusterBlocks : 0;
 }
 
-template <typename T>
-void launch_clusters(const View<T>& view, int blocks, cudaStream_t stream) {
-  const int64_t piece_vectors = divide_up(view.vocabulary / kVectorWidth<T>, blocks);
+template <typename T, int kBlockThreads>
+void launch_clusters(const View<T>& view, int blocks, int64_t piece_vectors, cudaStream_t stream) {
+  const auto kernel = cross_entropy_cluster_kernel<T, kBlockThreads>;
   const auto piece_bytes = static_cast<size_t>(piece_vectors) * 16;
-  ITHACA_CUDA_CHECK(cudaFuncSetAttribute(cross_entropy_cluster_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(piece_bytes)));
+  ITHACA_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(piece_bytes)));
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
@@ -274,12 +324,22 @@ void launch_clusters(const View<T>& view, int blocks, cudaStream_t stream) {
   attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t launch{};
   launch.gridDim = dim3(static_cast<unsigned>(view.tokens * blocks));
-  launch.blockDim = dim3(kClusterThreads);
+  launch.blockDim = dim3(kBlockThreads);
   launch.dynamicSmemBytes = piece_bytes;
   launch.stream = stream;
   launch.attrs = &attribute;
   launch.numAttrs = 1;
-  ITHACA_CUDA_CHECK(cudaLaunchKernelEx(&launch, cross_entropy_cluster_kernel<T>, view, piece_vectors));
+  ITHACA_CUDA_CHECK(cudaLaunchKernelEx(&launch, kernel, view, piece_vectors));
+}
+
+template <typename T>
+void launch_clusters(const View<T>& view, int blocks, cudaStream_t stream) {
+  const int64_t piece_vectors = divide_up(view.vocabulary / kVectorWidth<T>, blocks);
+  if (piece_vectors * 16 <= kShortPieceBytes) {
+    launch_clusters<T, kShortThreads>(view, blocks, piece_vectors, stream);
+  } else {
+    launch_clusters<T, kLongThreads>(view, blocks, piece_vectors, stream);
+  }
 }
 
 }  // namespace

@@ -73,6 +73,8 @@ class CudaTensors {
     size_t index = 0;
     Pair pair = make(DType::int64, {static_cast<int64_t>(values.size())}, {},
                      [&] { return static_cast<double>(values[index++]); });
+    // A double has 53 bits: the integers themselves go over what came through it.
+    backend_.copy_from_host(backend_.compute_stream(), std::as_bytes(std::span(values)), pair.device);
     std::vector<int64_t>& kept = integers_.emplace_back(values);
     kept.push_back(0);
     pair.exact = Tensor::contiguous(kept.data(), DType::int64, {static_cast<int64_t>(values.size())});
@@ -171,6 +173,20 @@ class CudaTensors {
   std::deque<std::vector<int64_t>> integers_;
 };
 
+// The relative error ||found - exact|| / ||exact|| that `roundings` roundings to bfloat16 may leave in `elements`
+// elements.
+//
+// bfloat16 has 8 significant bits, so the numbers of [1, 2) lie 2^-7 apart and a rounding moves a value by at most 2^-8
+// of it: that bounds the error of a single element, and so of any number of them. Of many independent elements the
+// error is a mean square: half a distance, 2^-8, over the square root of 3 (uniform errors), over the mean square of
+// what is rounded, whose mantissas are spread over [1, 2): 2^-8 / sqrt(3) / sqrt(7 / 3) = 0.0015, under 2^-9 with room
+// for the spread of mantissas and of magnitudes. Roundings add up at worst. Two per cent are for the float32 arithmetic
+// before the rounding, which decides ties.
+inline double bfloat_bound(int64_t elements, int roundings = 1) {
+  constexpr int64_t kMany = 2048;
+  return 1.02 * roundings * (elements >= kMany ? 0x1p-9 : 0x1p-8);
+}
+
 // Every operation waits for the device, so that a fault is found where it was made.
 class CudaTest : public testing::TestWithParam<DType> {
  protected:
@@ -186,9 +202,10 @@ class CudaTest : public testing::TestWithParam<DType> {
 
   static DType compute() { return GetParam(); }
   static bool is_bfloat() { return compute() == DType::bfloat16; }
-  // Of results in the compute dtype. bfloat16 has 8 bits: one rounding makes at most 2^-9 = 0.002 of a value, 0.0011
-  // in the mean square; two roundings, of a sum and of the result, make 0.0016.
-  static double bound(double float32_bound = 2e-6) { return is_bfloat() ? 0.0025 : float32_bound; }
+  // Of `result` in the compute dtype, which in bfloat16 has been rounded `roundings` times on its way.
+  static double bound(const CudaTensors::Pair& result, double float32_bound = 2e-6, int roundings = 1) {
+    return is_bfloat() ? bfloat_bound(result.exact.element_count(), roundings) : float32_bound;
+  }
 
   Backend& backend() { return *backend_; }
   CudaTensors& tensors() { return *tensors_; }

@@ -12,6 +12,7 @@
 namespace ithaca {
 namespace {
 
+using testing_support::bfloat_bound;
 using testing_support::CudaTensors;
 using testing_support::CudaTest;
 using testing_support::Placement;
@@ -53,7 +54,7 @@ TEST_P(CudaLoss, EmbeddingForward) {
       const auto output = undefined({table_case.tokens, table_case.size}, table_case.placement);
       backend().embedding_forward(stream(), {table.device, ids.device, output.device});
       reference::embedding_forward({table.exact, ids.exact, output.exact});
-      EXPECT_LE(tensors().error(output), float_table ? bound(0.0) : 0.0) << table_case.size;
+      EXPECT_LE(tensors().error(output), float_table ? bound(output, 0.0) : 0.0) << table_case.size;
     }
   }
 }
@@ -145,7 +146,8 @@ TEST_P(CudaLoss, CrossEntropy) {
         backend().cross_entropy(stream(), device);
         reference::cross_entropy(exact);
         EXPECT_LE(tensors().error(loss), 2e-6);
-        EXPECT_LE(tensors().error(logits), !with_gradient ? 0.0 : dtype == DType::bfloat16 ? 0.0025 : 5e-6);
+        // The label's element is most of a row's gradient: few elements, however long the row.
+        EXPECT_LE(tensors().error(logits), !with_gradient ? 0.0 : dtype == DType::bfloat16 ? bfloat_bound(1) : 5e-6);
       }
     }
   }
@@ -158,7 +160,7 @@ TEST_P(CudaLoss, CrossEntropyOfExtremeLogits) {
   backend().cross_entropy(stream(), {logits.device, labels.device, {}, true, 1.0, loss.device});
   reference::cross_entropy({logits.exact, labels.exact, {}, true, 1.0, loss.exact});
   EXPECT_LE(tensors().error(loss), 2e-6);
-  EXPECT_LE(tensors().error(logits), bound(5e-6));
+  EXPECT_LE(tensors().error(logits), bound(logits, 5e-6));
 }
 
 TEST_P(CudaLoss, CrossEntropyMakesFaultsVisible) {
@@ -275,7 +277,7 @@ TEST_P(CudaLoss, AdamW) {
         if (skip || !is_bfloat()) {
           EXPECT_TRUE(std::isnan(tensors().values(rounded)[0]));
         } else {
-          EXPECT_LE(tensors().error(rounded), 0.0025);
+          EXPECT_LE(tensors().error(rounded), bound(rounded));
         }
       }
     }

@@ -33,6 +33,19 @@ __device__ inline T block_sum(T value, T* scratch) {
   return lanes_sum<32>(value);
 }
 
+// block_sum() with one barrier instead of two, for a loop that gives each of two scratches every other time.
+template <typename T>
+__device__ inline T alternating_block_sum(T value, T* scratch) {
+  value = lanes_sum<32>(value);
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  if (warps == 1) return value;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = lane < warps ? scratch[lane] : T{};
+  return lanes_sum<32>(value);
+}
+
 // The second stages of sums (row_sums.cu): total[c * total_stride] += sum over rows r of partial[r * columns + c], and
 // *total += sum of `count` partials.
 void add_partial_rows(const float* partial, int64_t rows, int64_t columns, float* total, int64_t total_stride,

@@ -13,7 +13,7 @@ namespace ithaca::cuda {
 namespace {
 
 constexpr int kMostThreads = 512;
-// Blocks that share the rows of one backward pass: eight or, where a block has many threads, four for each
+// The most blocks that share the rows of one backward pass: eight or, where a block has many threads, four for each
 // multiprocessor of a H200.
 constexpr int64_t kShortRow = 2048;
 constexpr int64_t kShortRowBlocks = 1056;
@@ -149,44 +149,88 @@ __device__ inline void finish_gradient(const BackwardView<T, W>& view, int64_t r
   result.store(view.dinput + row * view.dinput_stride + column);
 }
 
-template <typename T, typename W, int kWidth, int kKept, bool kWeightGradient>
-__global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(const BackwardView<T, W> view) {
-  __shared__ float scratch[32];
-  const int64_t vectors = view.size / kWidth;
-  float weight_sum[kWeightGradient ? kKept : 1][kWidth] = {};
-  for (int64_t row = blockIdx.x; row < view.tokens; row += gridDim.x) {
-    Pack<T, kWidth> input[kKept];
-    Pack<T, kWidth> doutput[kKept];
-    const float inverse = view.inverse_rms[row * view.inverse_rms_stride];
+// What a thread keeps of one row.
+template <typename T, int kWidth, int kKept>
+struct BackwardRow {
+  Pack<T, kWidth> input[kKept];
+  Pack<T, kWidth> doutput[kKept];
+  Pack<T, kWidth> residual[kKept];
+  float inverse;
+
+  template <bool kWithResidual, typename W>
+  __device__ inline void load(const BackwardView<T, W>& view, int64_t row) {
+    const int64_t vectors = view.size / kWidth;
+    inverse = view.inverse_rms[row * view.inverse_rms_stride];
 #pragma unroll
     for (int step = 0; step < kKept; ++step) {
       const int64_t vector = threadIdx.x + static_cast<int64_t>(step) * blockDim.x;
-      if (vector < vectors) {
-        input[step] = Pack<T, kWidth>::load(view.input + row * view.input_stride + vector * kWidth);
-        doutput[step] = Pack<T, kWidth>::load(view.doutput + row * view.doutput_stride + vector * kWidth);
+      if (vector >= vectors) continue;
+      input[step] = Pack<T, kWidth>::load(view.input + row * view.input_stride + vector * kWidth);
+      doutput[step] = Pack<T, kWidth>::load(view.doutput + row * view.doutput_stride + vector * kWidth);
+      if (kWithResidual && view.dresidual != nullptr) {
+        residual[step] = Pack<T, kWidth>::load(view.dresidual + row * view.dresidual_stride + vector * kWidth);
       }
     }
+  }
+};
+
+// The block's next row is on its way while this one is summed and written: what a multiprocessor has under way is then
+// never less than one row of every block, also at the barriers. Rows of more than two vectors a thread leave no
+// registers for that.
+template <typename T, typename W, int kWidth, int kKept, bool kWeightGradient>
+__global__ void __launch_bounds__(kMostThreads, kKept == 1 ? 2 : 1)
+    rms_norm_backward_kernel(const BackwardView<T, W> view) {
+  __shared__ float scratch[2][32];
+  constexpr bool kPrefetches = kKept <= 2;
+  constexpr bool kKeepsWeight = kKept == 1;
+  const int64_t vectors = view.size / kWidth;
+  Pack<W, kWidth> kept_weight;
+  float weight_sum[kWeightGradient ? kKept : 1][kWidth] = {};
+  if (kKeepsWeight && threadIdx.x < vectors) kept_weight = Pack<W, kWidth>::load(view.weight + threadIdx.x * kWidth);
+  const auto weight_of = [&](int64_t vector) {
+    return kKeepsWeight ? kept_weight : Pack<W, kWidth>::load(view.weight + vector * kWidth);
+  };
+  const float inverse_size = 1.0f / static_cast<float>(view.size);
+  BackwardRow<T, kWidth, kKept> next;
+  if (kPrefetches && blockIdx.x < view.tokens) next.template load<kPrefetches>(view, blockIdx.x);
+  int parity = 0;
+  for (int64_t row = blockIdx.x; row < view.tokens; row += gridDim.x) {
+    if (!kPrefetches) next.template load<kPrefetches>(view, row);
+    const BackwardRow<T, kWidth, kKept> now = next;
+    if (kPrefetches && row + gridDim.x < view.tokens) next.template load<kPrefetches>(view, row + gridDim.x);
     float projection = 0.0f;
 #pragma unroll
     for (int step = 0; step < kKept; ++step) {
       const int64_t vector = threadIdx.x + static_cast<int64_t>(step) * blockDim.x;
-      if (vector < vectors) {
-        const auto weight = Pack<W, kWidth>::load(view.weight + vector * kWidth);
+      if (vector >= vectors) continue;
+      const auto weight = weight_of(vector);
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          const float product = input[step][i] * doutput[step][i];
-          projection += product * weight[i];
-          if constexpr (kWeightGradient) weight_sum[step][i] += product * inverse;
-        }
+      for (int i = 0; i < kWidth; ++i) {
+        const float product = now.input[step][i] * now.doutput[step][i];
+        projection += product * weight[i];
+        if constexpr (kWeightGradient) weight_sum[step][i] += product * now.inverse;
       }
     }
-    projection = block_sum(projection, scratch) * inverse * inverse / static_cast<float>(view.size);
+    // Two scratches in turn save the barrier between one row's reads and the next row's writes.
+    projection = alternating_block_sum(projection, scratch[parity]) * now.inverse * now.inverse * inverse_size;
+    parity ^= 1;
 #pragma unroll
     for (int step = 0; step < kKept; ++step) {
       const int64_t vector = threadIdx.x + static_cast<int64_t>(step) * blockDim.x;
-      if (vector < vectors) {
-        finish_gradient<T, W, kWidth>(view, row, vector * kWidth, input[step], doutput[step], inverse, projection);
+      if (vector >= vectors) continue;
+      const auto weight = weight_of(vector);
+      Pack<T, kWidth> residual = now.residual[step];
+      if (!kPrefetches && view.dresidual != nullptr) {
+        residual = Pack<T, kWidth>::load(view.dresidual + row * view.dresidual_stride + vector * kWidth);
       }
+      Pack<T, kWidth> result;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        float gradient = now.inverse * (weight[i] * now.doutput[step][i] - now.input[step][i] * projection);
+        if (view.dresidual != nullptr) gradient += residual[i];
+        result.set(i, gradient);
+      }
+      result.store(view.dinput + row * view.dinput_stride + vector * kWidth);
     }
   }
   if constexpr (kWeightGradient) {
@@ -195,8 +239,16 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(const B
       const int64_t vector = threadIdx.x + static_cast<int64_t>(step) * blockDim.x;
       if (vector < vectors) {
         float* const to = view.partial + blockIdx.x * view.size + vector * kWidth;
+        if constexpr (kWidth % 4 == 0) {
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) to[i] = weight_sum[step][i];
+          for (int i = 0; i < kWidth; i += 4) {
+            *reinterpret_cast<float4*>(to + i) = make_float4(weight_sum[step][i], weight_sum[step][i + 1],
+                                                             weight_sum[step][i + 2], weight_sum[step][i + 3]);
+          }
+        } else {
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) to[i] = weight_sum[step][i];
+        }
       }
     }
   }
@@ -244,7 +296,7 @@ int threads_for(int64_t vectors, int64_t kept) {
 
 // How many vectors a thread keeps: 1, 2 or 4; 0 when the row does not fit.
 int kept_for(int64_t vectors) {
-  if (vectors <= 256) return 1;
+  if (vectors <= kMostThreads) return 1;
   if (vectors <= 2 * kMostThreads) return 2;
   return vectors <= 4 * kMostThreads ? 4 : 0;
 }
@@ -322,6 +374,7 @@ void rms_norm_backward(const RmsNormBackward& arguments, float* partial, cudaStr
   const auto& [doutput, input, weight, inverse_rms, dresidual, dinput, dweight] = arguments;
   if (input.extent(0) == 0 || input.extent(1) == 0) return;
   const bool with_weight = !dweight.is_absent();
+  int64_t blocks = 0;
   with_float_type(input.dtype, [&](auto type) {
     using T = decltype(type);
     with_type_or_float<T>(weight.dtype, [&](auto weight_type) {
@@ -341,32 +394,30 @@ void rms_norm_backward(const RmsNormBackward& arguments, float* partial, cudaStr
                                     input.extent(0),
                                     input.extent(1)};
       constexpr int kVector = kVectorWidth<T>;
-      const auto blocks = static_cast<unsigned>(rms_norm_partial_rows(view.tokens, view.size));
       const bool vectors = rows_are_vectors(doutput, kVector) && rows_are_vectors(input, kVector) &&
                            rows_are_vectors(weight, kVector) && rows_are_vectors(dresidual, kVector) &&
                            rows_are_vectors(dinput, kVector);
-      if (!vectors) {
-        rms_norm_backward_long_kernel<T, W, 1><<<blocks, threads_for(view.size, 4), 0, stream>>>(view);
+      const auto launch = [&](auto kernel, int threads) {
+        blocks = std::min(rms_norm_partial_rows(view.tokens, view.size), resident_blocks(kernel, threads));
+        kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(view);
         ITHACA_CUDA_CHECK_LAUNCH("rms_norm_backward");
-        return;
-      }
+      };
+      if (!vectors) return launch(rms_norm_backward_long_kernel<T, W, 1>, threads_for(view.size, 4));
       with_kept(view.size / kVector, [&](auto kept) {
         constexpr int kKept = decltype(kept)::value;
         const int threads = threads_for(view.size / kVector, std::max(kKept, 1));
         if constexpr (kKept == 0) {
-          rms_norm_backward_long_kernel<T, W, kVector><<<blocks, threads, 0, stream>>>(view);
+          launch(rms_norm_backward_long_kernel<T, W, kVector>, threads);
         } else if (with_weight) {
-          rms_norm_backward_kernel<T, W, kVector, kKept, true><<<blocks, threads, 0, stream>>>(view);
+          launch(rms_norm_backward_kernel<T, W, kVector, kKept, true>, threads);
         } else {
-          rms_norm_backward_kernel<T, W, kVector, kKept, false><<<blocks, threads, 0, stream>>>(view);
+          launch(rms_norm_backward_kernel<T, W, kVector, kKept, false>, threads);
         }
-        ITHACA_CUDA_CHECK_LAUNCH("rms_norm_backward");
       });
     });
   });
   if (with_weight) {
-    add_partial_rows(partial, rms_norm_partial_rows(input.extent(0), input.extent(1)), input.extent(1),
-                     dweight.as<float>(), dweight.stride(0), stream);
+    add_partial_rows(partial, blocks, input.extent(1), dweight.as<float>(), dweight.stride(0), stream);
   }
 }
 

@@ -1,8 +1,9 @@
 // Rotary position embedding: the table of angles, and per head the optional normalisation and the rotation.
 //
-// A group of neighbouring lanes handles one head of one token: each lane has a vector of the first half and the same
-// vector of the second half, which is what a rotation needs. Heads that do not come in vectors, or are too long for one
-// group, go through plain kernels (a warp for each head) that read a head again instead of keeping it.
+// A group of neighbouring lanes handles a few heads of one token, all read before the first is finished, with one read
+// of the token's angles: each lane has a vector of the first half and the same vector of the second half, which is what
+// a rotation needs. Heads that do not come in vectors, or are too long for one group, go through plain kernels (a warp
+// for each head) that read a head again instead of keeping it.
 #include <algorithm>
 
 #include "backend/cuda/kernels.h"
@@ -13,7 +14,10 @@ namespace ithaca::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Blocks of a pass that sums dnorm_weight.
+// Heads of one token that a group of lanes has at a time.
+constexpr int kForwardHeads = 4;
+constexpr int kBackwardHeads = 2;
+// The most blocks of a pass that sums dnorm_weight.
 constexpr int64_t kWeightGradientBlocks = 1056;
 
 // The angle is one float32 product, as Hugging Face rounds it; sinf and cosf reduce any argument exactly.
@@ -74,71 +78,100 @@ struct ForwardView {
   float epsilon;
 };
 
+// cos and sin of one lane's columns.
+template <int kWidth>
+struct Angles {
+  Pack<float, kWidth> cosine, sine;
+
+  template <typename View>
+  __device__ inline void load(const View& view, int64_t token, int64_t column) {
+    cosine = Pack<float, kWidth>::load(view.cosine + token * view.cosine_stride + column);
+    sine = Pack<float, kWidth>::load(view.sine + token * view.sine_stride + column);
+  }
+};
+
+// One lane's columns of the two halves of a head.
+template <typename T, int kWidth>
+struct Halves {
+  Pack<T, kWidth> low, high;
+
+  __device__ inline void load(const T* from, int64_t column, int64_t half) {
+    low = Pack<T, kWidth>::load(from + column);
+    high = Pack<T, kWidth>::load(from + half + column);
+  }
+  __device__ inline void store(T* to, int64_t column, int64_t half) const {
+    low.store(to + column);
+    high.store(to + half + column);
+  }
+};
+
 template <typename T, typename W, int kWidth, int kLanes, bool kNorm, bool kRotate>
-__global__ void __launch_bounds__(kThreads) head_rope_forward_kernel(const ForwardView<T, W> view) {
+__global__ void __launch_bounds__(kThreads, 2) head_rope_forward_kernel(const ForwardView<T, W> view) {
   constexpr int kGroups = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int64_t count = view.shape.tokens * view.shape.heads;
+  const int64_t runs = (view.shape.heads + kForwardHeads - 1) / kForwardHeads;  // of a token
+  const int64_t count = view.shape.tokens * runs;
+  const int64_t half = view.shape.half;
   const int64_t column = static_cast<int64_t>(lane) * kWidth;
-  const bool has_column = column < view.shape.half;
+  const bool has_column = column < half;
   const int64_t rounds = (count + kGroups - 1) / kGroups;
   for (int64_t round = blockIdx.x; round < rounds; round += gridDim.x) {  // whole warps stay together for the shuffles
     const int64_t index = round * kGroups + threadIdx.x / kLanes;
     const bool is_active = has_column && index < count;
-    const HeadIndex at = head_at(is_active ? index : 0, view.shape.heads);
-    float first[kWidth] = {};
-    float second[kWidth] = {};
-    if (is_active) {
-      const T* const from = view.input + at.token * view.input_strides.token + at.head * view.input_strides.head;
-      const auto low = Pack<T, kWidth>::load(from + column);
-      const auto high = Pack<T, kWidth>::load(from + view.shape.half + column);
+    const HeadIndex at = head_at(is_active ? index : 0, runs);
+    const int64_t first_head = at.head * kForwardHeads;
+    const int64_t heads_here = is_active ? view.shape.heads - first_head : 0;
+    Halves<T, kWidth> inputs[kForwardHeads];
+    Angles<kWidth> angles;
+    Halves<W, kWidth> weight;
+    const T* from = view.input + at.token * view.input_strides.token + first_head * view.input_strides.head;
+#pragma unroll
+    for (int head = 0; head < kForwardHeads; ++head) {
+      if (head < heads_here) inputs[head].load(from + head * view.input_strides.head, column, half);
+    }
+    if (kRotate && is_active) angles.load(view, at.token, column);
+    if (kNorm && is_active) weight.load(view.norm_weight, column, half);
+#pragma unroll
+    for (int head = 0; head < kForwardHeads; ++head) {
+      const bool has_head = head < heads_here;
+      float first[kWidth];
+      float second[kWidth];
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        first[i] = low[i];
-        second[i] = high[i];
+        first[i] = has_head ? inputs[head].low[i] : 0.0f;
+        second[i] = has_head ? inputs[head].high[i] : 0.0f;
       }
-    }
-    if constexpr (kNorm) {
-      float sum = 0.0f;
+      if constexpr (kNorm) {
+        float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum += first[i] * first[i] + second[i] * second[i];
-      sum = lanes_sum<kLanes>(sum);
-      const float inverse = 1.0f / sqrtf(sum / static_cast<float>(view.shape.size) + view.epsilon);
-      if (is_active) {
-        if (lane == 0 && view.inverse_rms != nullptr) {
-          view.inverse_rms[at.token * view.inverse_rms_strides.token + at.head * view.inverse_rms_strides.head] =
-              inverse;
+        for (int i = 0; i < kWidth; ++i) sum += first[i] * first[i] + second[i] * second[i];
+        sum = lanes_sum<kLanes>(sum);
+        const float inverse = 1.0f / sqrtf(sum / static_cast<float>(view.shape.size) + view.epsilon);
+        if (has_head && lane == 0 && view.inverse_rms != nullptr) {
+          view.inverse_rms[at.token * view.inverse_rms_strides.token +
+                           (first_head + head) * view.inverse_rms_strides.head] = inverse;
         }
-        const auto low = Pack<W, kWidth>::load(view.norm_weight + column);
-        const auto high = Pack<W, kWidth>::load(view.norm_weight + view.shape.half + column);
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
-          first[i] *= inverse * low[i];
-          second[i] *= inverse * high[i];
+          first[i] *= inverse * weight.low[i];
+          second[i] *= inverse * weight.high[i];
         }
       }
-    }
-    if (!is_active) continue;
-    T* const to = view.output + at.token * view.output_strides.token + at.head * view.output_strides.head;
-    Pack<T, kWidth> low;
-    Pack<T, kWidth> high;
-    if constexpr (kRotate) {
-      const auto cosine = Pack<float, kWidth>::load(view.cosine + at.token * view.cosine_stride + column);
-      const auto sine = Pack<float, kWidth>::load(view.sine + at.token * view.sine_stride + column);
+      if (!has_head) continue;
+      Halves<T, kWidth> result;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        low.set(i, first[i] * cosine[i] - second[i] * sine[i]);
-        high.set(i, second[i] * cosine[i] + first[i] * sine[i]);
+        if constexpr (kRotate) {
+          result.low.set(i, first[i] * angles.cosine[i] - second[i] * angles.sine[i]);
+          result.high.set(i, second[i] * angles.cosine[i] + first[i] * angles.sine[i]);
+        } else {
+          result.low.set(i, first[i]);
+          result.high.set(i, second[i]);
+        }
       }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        low.set(i, first[i]);
-        high.set(i, second[i]);
-      }
+      result.store(view.output + at.token * view.output_strides.token + (first_head + head) * view.output_strides.head,
+                   column, half);
     }
-    low.store(to + column);
-    high.store(to + view.shape.half + column);
   }
 }
 
@@ -198,87 +231,95 @@ struct BackwardView {
 };
 
 template <typename T, typename D, typename W, int kWidth, int kLanes, bool kNorm, bool kRotate, bool kWeightGradient>
-__global__ void __launch_bounds__(kThreads) head_rope_backward_kernel(const BackwardView<T, D, W> view) {
+__global__ void __launch_bounds__(kThreads, 2) head_rope_backward_kernel(const BackwardView<T, D, W> view) {
   constexpr int kGroups = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int group = static_cast<int>(threadIdx.x) / kLanes;
-  const int64_t count = view.shape.tokens * view.shape.heads;
+  const int64_t runs = (view.shape.heads + kBackwardHeads - 1) / kBackwardHeads;  // of a token
+  const int64_t count = view.shape.tokens * runs;
+  const int64_t half = view.shape.half;
   const int64_t column = static_cast<int64_t>(lane) * kWidth;
-  const bool has_column = column < view.shape.half;
+  const bool has_column = column < half;
   const int64_t rounds = (count + kGroups - 1) / kGroups;
+  const float inverse_size = 1.0f / static_cast<float>(view.shape.size);
   float first_sum[kWeightGradient ? kWidth : 1] = {};
   float second_sum[kWeightGradient ? kWidth : 1] = {};
+  Halves<W, kWidth> weight;
+  if (kNorm && has_column) weight.load(view.norm_weight, column, half);
   for (int64_t round = blockIdx.x; round < rounds; round += gridDim.x) {
     const int64_t index = round * kGroups + group;
     const bool is_active = has_column && index < count;
-    const HeadIndex at = head_at(is_active ? index : 0, view.shape.heads);
-    float first[kWidth] = {};
-    float second[kWidth] = {};
-    Pack<T, kWidth> low_input;
-    Pack<T, kWidth> high_input;
-    if (is_active) {
-      const D* const from = view.doutput + at.token * view.doutput_strides.token + at.head * view.doutput_strides.head;
-      const auto low = Pack<D, kWidth>::load(from + column);
-      const auto high = Pack<D, kWidth>::load(from + view.shape.half + column);
+    const HeadIndex at = head_at(is_active ? index : 0, runs);
+    const int64_t first_head = at.head * kBackwardHeads;
+    const int64_t heads_here = is_active ? view.shape.heads - first_head : 0;
+    Halves<D, kWidth> doutputs[kBackwardHeads];
+    Halves<T, kWidth> inputs[kNorm ? kBackwardHeads : 1];
+    float inverses[kBackwardHeads] = {};
+#pragma unroll
+    for (int head = 0; head < kBackwardHeads; ++head) {
+      if (head >= heads_here) continue;
+      const int64_t place = first_head + head;
+      doutputs[head].load(view.doutput + at.token * view.doutput_strides.token + place * view.doutput_strides.head,
+                          column, half);
       if constexpr (kNorm) {
-        const T* const input = view.input + at.token * view.input_strides.token + at.head * view.input_strides.head;
-        low_input = Pack<T, kWidth>::load(input + column);
-        high_input = Pack<T, kWidth>::load(input + view.shape.half + column);
-      }
-      if constexpr (kRotate) {
-        const auto cosine = Pack<float, kWidth>::load(view.cosine + at.token * view.cosine_stride + column);
-        const auto sine = Pack<float, kWidth>::load(view.sine + at.token * view.sine_stride + column);
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          first[i] = low[i] * cosine[i] + high[i] * sine[i];
-          second[i] = high[i] * cosine[i] - low[i] * sine[i];
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          first[i] = low[i];
-          second[i] = high[i];
-        }
+        inputs[head].load(view.input + at.token * view.input_strides.token + place * view.input_strides.head, column,
+                          half);
+        inverses[head] =
+            view.inverse_rms[at.token * view.inverse_rms_strides.token + place * view.inverse_rms_strides.head];
       }
     }
-    if constexpr (kNorm) {
-      float inverse = 0.0f;
-      float projection = 0.0f;
-      if (is_active) {
-        inverse = view.inverse_rms[at.token * view.inverse_rms_strides.token + at.head * view.inverse_rms_strides.head];
-        const auto low_weight = Pack<W, kWidth>::load(view.norm_weight + column);
-        const auto high_weight = Pack<W, kWidth>::load(view.norm_weight + view.shape.half + column);
+#pragma unroll
+    for (int head = 0; head < kBackwardHeads; ++head) {
+      const bool has_head = head < heads_here;
+      float first[kWidth] = {};
+      float second[kWidth] = {};
+      if (has_head) {
+        Angles<kWidth> angles;  // of the nearest cache for the second head: registers are scarce here
+        if constexpr (kRotate) angles.load(view, at.token, column);
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
-          if constexpr (kWeightGradient) {
-            first_sum[i] += low_input[i] * inverse * first[i];
-            second_sum[i] += high_input[i] * inverse * second[i];
+          const float low = doutputs[head].low[i];
+          const float high = doutputs[head].high[i];
+          first[i] = kRotate ? low * angles.cosine[i] + high * angles.sine[i] : low;
+          second[i] = kRotate ? high * angles.cosine[i] - low * angles.sine[i] : high;
+        }
+      }
+      if constexpr (kNorm) {
+        const float inverse = inverses[head];
+        float projection = 0.0f;
+        if (has_head) {
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) {
+            const float low = inputs[head].low[i];
+            const float high = inputs[head].high[i];
+            if constexpr (kWeightGradient) {
+              first_sum[i] += low * inverse * first[i];
+              second_sum[i] += high * inverse * second[i];
+            }
+            first[i] *= weight.low[i];
+            second[i] *= weight.high[i];
+            projection += low * first[i] + high * second[i];
           }
-          first[i] *= low_weight[i];
-          second[i] *= high_weight[i];
-          projection += low_input[i] * first[i] + high_input[i] * second[i];
+        }
+        projection = lanes_sum<kLanes>(projection) * inverse * inverse * inverse_size;
+        if (has_head) {
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) {
+            first[i] = inverse * (first[i] - inputs[head].low[i] * projection);
+            second[i] = inverse * (second[i] - inputs[head].high[i] * projection);
+          }
         }
       }
-      projection = lanes_sum<kLanes>(projection) * inverse * inverse / static_cast<float>(view.shape.size);
-      if (is_active) {
+      if (!has_head) continue;
+      Halves<T, kWidth> result;
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          first[i] = inverse * (first[i] - low_input[i] * projection);
-          second[i] = inverse * (second[i] - high_input[i] * projection);
-        }
+      for (int i = 0; i < kWidth; ++i) {
+        result.low.set(i, first[i]);
+        result.high.set(i, second[i]);
       }
+      result.store(view.dinput + at.token * view.dinput_strides.token + (first_head + head) * view.dinput_strides.head,
+                   column, half);
     }
-    if (!is_active) continue;
-    Pack<T, kWidth> low;
-    Pack<T, kWidth> high;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      low.set(i, first[i]);
-      high.set(i, second[i]);
-    }
-    T* const to = view.dinput + at.token * view.dinput_strides.token + at.head * view.dinput_strides.head;
-    low.store(to + column);
-    high.store(to + view.shape.half + column);
   }
   if constexpr (kWeightGradient) {
     // Groups in their order, column by column: [2 halves][kLanes * kWidth columns].
@@ -445,7 +486,8 @@ void head_rope_forward(const HeadRopeForward& arguments, cudaStream_t stream) {
         ITHACA_CUDA_CHECK_LAUNCH("head_rope_forward");
         return;
       }
-      const unsigned blocks = grid_for(divide_up(shape.count(), kThreads / lanes));
+      const unsigned blocks =
+          grid_for(divide_up(shape.tokens * divide_up(shape.heads, kForwardHeads), kThreads / lanes));
       with_lanes(lanes, [&](auto lane_count) {
         with_flag(!norm_weight.is_absent(), [&](auto norm) {
           with_flag(!cosine.is_absent(), [&](auto rotate) {
@@ -469,7 +511,7 @@ void head_rope_backward(const HeadRopeBackward& arguments, float* partial, cudaS
   if (shape.count() == 0 || shape.size == 0) return;
   const bool has_norm = !norm_weight.is_absent();
   const bool has_weight_gradient = !dnorm_weight.is_absent();
-  const int64_t partial_rows = head_rope_partial_rows(shape.count());
+  int64_t partial_rows = head_rope_partial_rows(shape.count());
   with_float_type(dinput.dtype, [&](auto type) {
     using T = decltype(type);
     with_type_or_float<T>(doutput.dtype, [&](auto gradient_type) {
@@ -503,22 +545,22 @@ void head_rope_backward(const HeadRopeBackward& arguments, float* partial, cudaS
           ITHACA_CUDA_CHECK_LAUNCH("head_rope_backward");
           return;
         }
-        // With a weight gradient every block of the grid writes its row of `partial`, also one without heads.
-        const unsigned blocks =
-            grid_for(has_weight_gradient ? partial_rows : divide_up(shape.count(), kThreads / lanes));
+        const int64_t rounds =
+            divide_up(shape.tokens * divide_up(shape.heads, kBackwardHeads), kThreads / static_cast<int64_t>(lanes));
         with_lanes(lanes, [&](auto lane_count) {
           constexpr int kLanes = decltype(lane_count)::value;
           with_flag(!cosine.is_absent(), [&](auto rotate) {
             constexpr bool kRotate = decltype(rotate)::value;
             if (has_weight_gradient) {
-              head_rope_backward_kernel<T, D, W, kVector, kLanes, true, kRotate, true>
-                  <<<blocks, kThreads, 0, stream>>>(view);
+              const auto kernel = head_rope_backward_kernel<T, D, W, kVector, kLanes, true, kRotate, true>;
+              partial_rows = std::min({partial_rows, rounds, resident_blocks(kernel, kThreads)});
+              kernel<<<static_cast<unsigned>(partial_rows), kThreads, 0, stream>>>(view);
             } else if (has_norm) {
               head_rope_backward_kernel<T, D, W, kVector, kLanes, true, kRotate, false>
-                  <<<blocks, kThreads, 0, stream>>>(view);
+                  <<<grid_for(rounds), kThreads, 0, stream>>>(view);
             } else {
               head_rope_backward_kernel<T, D, W, kVector, kLanes, false, kRotate, false>
-                  <<<blocks, kThreads, 0, stream>>>(view);
+                  <<<grid_for(rounds), kThreads, 0, stream>>>(view);
             }
           });
         });

@@ -5,9 +5,11 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
+#include "backend/cuda/cuda_check.h"
 #include "base/error.h"
 #include "tensor/tensor.h"
 
@@ -120,6 +122,19 @@ inline bool rows_are_vectors(const Tensor& tensor, int width) {
 
 inline int64_t divide_up(int64_t value, int64_t divisor) {
   return (value + divisor - 1) / divisor;
+}
+
+// How many blocks of `kernel` the current device runs at a time: the grid of a kernel whose blocks stay until all is
+// done. A part of one more wave would leave most of the device idle.
+template <typename Kernel>
+int64_t resident_blocks(Kernel kernel, int threads, size_t shared_bytes = 0) {
+  int device = 0;
+  int multiprocessors = 0;
+  int blocks = 0;
+  ITHACA_CUDA_CHECK(cudaGetDevice(&device));
+  ITHACA_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  ITHACA_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes));
+  return static_cast<int64_t>(std::max(blocks, 1)) * multiprocessors;
 }
 
 }  // namespace ithaca::cuda

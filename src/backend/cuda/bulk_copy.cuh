@@ -1,0 +1,69 @@
+// Bulk copies from global into shared memory by the copy engine of compute capability 9.0: one thread asks for some
+// kilobytes, which occupy neither registers nor threads on their way, and a barrier in shared memory says when they are
+// there. Internal to backend/cuda; device code of 9.0 and up (for others the functions do nothing and must not be
+// called).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace ithaca::cuda {
+
+// In shared memory. For one use: from init() over one expect() to any number of waits.
+struct BulkBarrier {
+  uint64_t state;
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define ITHACA_BULK_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define ITHACA_BULK_ASM(...)
+#endif
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// For one arrival, that of the thread which expects the bytes.
+__device__ inline void init(BulkBarrier& barrier) {
+  [[maybe_unused]] const uint32_t address = shared_address(&barrier);
+  ITHACA_BULK_ASM("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address) : "memory");
+}
+
+// Makes init() visible to the copy engine; by the thread that has called it, before its first copy.
+__device__ inline void fence_barriers() {
+  ITHACA_BULK_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+  ITHACA_BULK_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Starts a copy of `bytes` (a multiple of 16, under 1 MiB); both addresses are multiples of 16.
+__device__ inline void begin_copy(void* to_shared, const void* from_global, uint32_t bytes, BulkBarrier& barrier) {
+  [[maybe_unused]] const uint32_t target = shared_address(to_shared);
+  [[maybe_unused]] const uint32_t address = shared_address(&barrier);
+  [[maybe_unused]] const uint64_t source = __cvta_generic_to_global(from_global);
+  ITHACA_BULK_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
+  ITHACA_BULK_ASM(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+      "l"(source), "r"(bytes), "r"(address)
+      : "memory");
+}
+
+// Waits until the copy is there, for every thread that reads it.
+__device__ inline void wait(BulkBarrier& barrier) {
+  [[maybe_unused]] const uint32_t address = shared_address(&barrier);
+  ITHACA_BULK_ASM(
+      "{\n"
+      ".reg .pred is_done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 is_done, [%0], 0;\n"
+      "@is_done bra done;\n"
+      "bra again;\n"
+      "done:\n"
+      "}\n" ::"r"(address)
+      : "memory");
+}
+
+#undef ITHACA_BULK_ASM
+
+}  // namespace ithaca::cuda
