@@ -78,6 +78,19 @@ std::string type_words(OptionType type) {
 
 }  // namespace
 
+ConfigurationMistakes::ConfigurationMistakes(std::vector<std::string> lines)
+    : ConfigurationError(join(lines, "\n")), lines_(std::move(lines)) {}
+
+void OptionMistakes::add(std::string line, const std::vector<std::string>& about) {
+  if (std::find(lines_.begin(), lines_.end(), line) == lines_.end()) lines_.push_back(std::move(line));
+  about_.insert(about.begin(), about.end());
+}
+
+void OptionMistakes::throw_if_any() const {
+  if (lines_.size() == 1) throw ConfigurationError(lines_.front());
+  if (!lines_.empty()) throw ConfigurationMistakes(lines_);
+}
+
 bool OptionRange::contains(double value) const {
   return std::isfinite(value) && (!at_least || value >= *at_least) && (!above || value > *above) &&
          (!at_most || value <= *at_most) && (!below || value < *below);
@@ -121,6 +134,8 @@ void OptionCatalog::add_option(Option option) {
 }
 
 void OptionCatalog::add_foreign(ForeignOption foreign) {
+  require(!foreign.ours.empty() || !foreign.remark.empty(), "a foreign name needs an explanation: " + foreign.name);
+  require(find_foreign(foreign.name) == nullptr, "a foreign name is declared twice: " + foreign.name);
   foreign_.push_back(std::move(foreign));
 }
 
@@ -167,6 +182,35 @@ std::vector<std::string> OptionCatalog::section_names() const {
   return names;
 }
 
+const ForeignOption* OptionCatalog::find_foreign(const std::string& normalized_name) const {
+  const ForeignOption* found = nullptr;
+  for (const ForeignOption& foreign : foreign_) {
+    if (foreign.name == normalized_name) return &foreign;
+    if (found == nullptr && matches(foreign.name, normalized_name)) found = &foreign;
+  }
+  return found;
+}
+
+const AbsentOption* OptionCatalog::find_absent(std::string_view full_name) const {
+  for (const AbsentOption& absent : absent_) {
+    const size_t dot = full_name.find('.');
+    if (dot != std::string_view::npos && full_name.substr(0, dot) == absent.section &&
+        matches(absent.name, full_name.substr(dot + 1))) {
+      return &absent;
+    }
+  }
+  return nullptr;
+}
+
+std::string OptionCatalog::describe_foreign(const ForeignOption& foreign) const {
+  if (foreign.ours.empty()) return "has no counterpart here: " + foreign.remark;
+  const AbsentOption* absent = find_absent(foreign.ours.substr(0, foreign.ours.find(' ')));
+  if (absent != nullptr) {
+    return fmt::format("would be {}, which this version does not have. {}", foreign.ours, absent->advice);
+  }
+  return fmt::format("is {} here{}", foreign.ours, foreign.remark.empty() ? "" : "; " + foreign.remark);
+}
+
 std::string OptionCatalog::foreign_advice(const std::string& section, const std::string& name) const {
   const std::string wanted = normalized(name);
   for (const AbsentOption& absent : absent_) {
@@ -174,15 +218,43 @@ std::string OptionCatalog::foreign_advice(const std::string& section, const std:
       return fmt::format("this version does not have {}.{}. {}", absent.section, name, absent.advice);
     }
   }
-  for (const ForeignOption& foreign : foreign_) {
-    if (foreign.name == wanted) return fmt::format("\"{}\" is {} here", name, foreign.advice);
-  }
+  const ForeignOption* foreign = find_foreign(wanted);
+  if (foreign != nullptr) return fmt::format("\"{}\" {}", name, describe_foreign(*foreign));
   for (const AbsentOption& absent : absent_) {
     if (matches(absent.name, wanted)) {
       return fmt::format("this version does not have {} (of section \"{}\"). {}", name, absent.section, absent.advice);
     }
   }
   return {};
+}
+
+std::vector<std::string> OptionCatalog::options_meant_by(const std::string& section, const std::string& name) const {
+  std::vector<std::string> meant;
+  const std::string wanted = normalized(name);
+  const ForeignOption* foreign = find_foreign(wanted);
+  std::vector<std::string> near;
+  if (foreign == nullptr) {
+    const std::string in_section = nearest_name(wanted, names_of(section));
+    if (!in_section.empty()) near.push_back(section + "." + in_section);
+  }
+  for (const Option& option : options_) {
+    const std::string full = option.full_name();
+    const bool is_near = std::find(near.begin(), near.end(), full) != near.end();
+    const bool is_ours = foreign != nullptr && foreign->ours.find(full) != std::string::npos;
+    const bool is_homeless = option.name == wanted || (has_section(name) && option.section == name);
+    if (is_near || is_ours || is_homeless) meant.push_back(full);
+  }
+  return meant;
+}
+
+std::vector<std::string> OptionCatalog::options_of(const std::string& assignment) const {
+  const std::string full_name = assignment.substr(0, assignment.find('='));
+  const size_t dot = full_name.find('.');
+  if (dot == std::string::npos) return options_meant_by("", full_name);
+  const std::string section = full_name.substr(0, dot);
+  const std::string name = full_name.substr(dot + 1);
+  if (find(section, name)) return {full_name};
+  return options_meant_by(section, name);
 }
 
 void OptionCatalog::fail_unknown_option(const std::string& section, const std::string& name,

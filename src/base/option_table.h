@@ -10,11 +10,13 @@
 // Thread-safety: immutable once built; share freely.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,6 +52,9 @@ struct LaterChoice {
   std::string advice;
 };
 
+// What a path that an option holds names: what a shell completes after "section.name=".
+enum class OptionPath : uint8_t { none, file, folder };
+
 // What is said about an option besides its name, type and default.
 struct OptionText {
   std::string help = {};     // one sentence or two
@@ -59,6 +64,7 @@ struct OptionText {
   std::vector<LaterChoice> later_choices = {};
   OptionRange range = {};
   bool required = false;  // must be given and not empty
+  OptionPath path = OptionPath::none;
 };
 
 struct Option {
@@ -80,10 +86,12 @@ struct OptionSectionText {
   std::string help;
 };
 
-// A name that other programs use for something that has another name here.
+// A name that other programs use, and what it is here.
 struct ForeignOption {
-  std::string name;    // without section, lower case, with underscores
-  std::string advice;  // "parallel.sp_size"
+  std::string name;           // without section, lower case, with underscores; '*' at its end stands for all endings
+  std::string ours;           // "parallel.sp_size", "train.micro_batch_size x ..."; empty: there is no counterpart
+  std::string remark = {};    // what else to know, as a sentence without its full stop; needed where `ours` is empty
+  std::string programs = {};  // who spells it so, separated by spaces: "trl axolotl"
 };
 
 // An option that this version does not have; a name that ends in '*' stands for all names with that beginning.
@@ -91,6 +99,43 @@ struct AbsentOption {
   std::string section;
   std::string name;
   std::string advice;  // what comes nearest, as a sentence
+};
+
+// Several mistakes at once: what() has a line for each.
+class ConfigurationMistakes : public ConfigurationError {
+ public:
+  explicit ConfigurationMistakes(std::vector<std::string> lines);
+  const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+// Collects the mistakes of a recipe, so that all of them are told and not only the first.
+// Thread-safety: one thread at a time.
+class OptionMistakes {
+ public:
+  // `about`: full names of the options that the mistake leaves without a value to go by.
+  void add(std::string line, const std::vector<std::string>& about = {});
+  // Runs `action` and collects the ConfigurationError that it throws. Returns whether there was none.
+  template <typename Action>
+  bool collect(Action&& action, const std::vector<std::string>& about = {}) {
+    try {
+      action();
+      return true;
+    } catch (const ConfigurationError& error) {
+      add(error.what(), about);
+      return false;
+    }
+  }
+  // Whether a mistake is about the option: then what would follow from its value is not worth saying.
+  bool concern(const std::string& full_name) const { return about_.contains(full_name); }
+  // Throws ConfigurationError for one mistake, ConfigurationMistakes for several.
+  void throw_if_any() const;
+
+ private:
+  std::vector<std::string> lines_;
+  std::set<std::string> about_;
 };
 
 // One value that was given, and where: "run.yaml:3:5" or "--set parallel.sp_size=4".
@@ -114,15 +159,28 @@ class OptionCatalog {
 
   const std::vector<OptionSectionText>& sections() const { return sections_; }
   const std::vector<Option>& options() const { return options_; }
+  const std::vector<ForeignOption>& foreign() const { return foreign_; }
+  const std::vector<AbsentOption>& absent() const { return absent_; }
+  bool has_section(std::string_view name) const;
+  // Index of an option, or nothing.
+  std::optional<size_t> find(std::string_view section, std::string_view name) const;
+  // Options that a name of another program stands for; for a section's name all of that section.
+  std::vector<std::string> options_meant_by(const std::string& section, const std::string& name) const;
 
   // Index of "section.name". Throws ContractError when there is none: for names written in the program.
   size_t index_of(std::string_view full_name) const;
 
-  // The settings in the text of a recipe, in its order. `file` names it in messages.
+  // The settings in the text of a recipe, in its order. `file` names it in messages. The first form throws what is
+  // wrong, the second collects it and returns what is right.
   std::vector<OptionSetting> read_yaml(const std::string& text, const std::string& file) const;
+  std::vector<OptionSetting> read_yaml(const std::string& text, const std::string& file,
+                                       OptionMistakes& mistakes) const;
 
   // "section.name=value", the value as in YAML; strings need no quotes. A list is written [a, b], or as one string.
   OptionSetting read_assignment(const std::string& assignment) const;
+
+  // The options that an assignment, right or wrong, is about.
+  std::vector<std::string> options_of(const std::string& assignment) const;
 
   // The options with their types, defaults, units and examples, for a terminal of `width` columns.
   std::string help_text(size_t width = 100) const;
@@ -130,6 +188,10 @@ class OptionCatalog {
   std::string help_text_of(const std::string& name, size_t width = 100) const;
   // The same, with the rules, as a Markdown page.
   std::string markdown() const;
+  // The rows of a Markdown table "there | here": every name that `program` uses for something.
+  std::string foreign_markdown(const std::string& program) const;
+  // The same options for a man page, in the man macros of groff.
+  std::string man_text() const;
   // A YAML file with a value for every option, in the order of options(). read_yaml gives the same values back.
   std::string write_yaml(std::span<const OptionValue> values, const std::string& heading) const;
 
@@ -139,14 +201,19 @@ class OptionCatalog {
  private:
   friend class OptionYamlReader;
 
-  std::optional<size_t> find(std::string_view section, std::string_view name) const;
-  bool has_section(std::string_view name) const;
   std::vector<std::string> names_of(std::string_view section) const;
   std::vector<std::string> section_names() const;
   // Throw ConfigurationError with the best advice there is.
   [[noreturn]] void fail_unknown_option(const std::string& section, const std::string& name,
                                         const std::string& where) const;
   [[noreturn]] void fail_unknown_section(const std::string& name, const std::string& where) const;
+  const ForeignOption* find_foreign(const std::string& normalized_name) const;
+  // "is parallel.sp_size here" and what else there is to say.
+  std::string describe_foreign(const ForeignOption& foreign) const;
+  // What it is here, for a cell of a Markdown table.
+  std::string foreign_cell(const ForeignOption& foreign) const;
+  // The absent option of that full name, or nothing.
+  const AbsentOption* find_absent(std::string_view full_name) const;
   // Advice for a name of another program or another version, whatever section it stands in; empty when there is none.
   std::string foreign_advice(const std::string& section, const std::string& name) const;
   // The value of one scalar. `quoted`: it stood in quotes, so it is a string whatever it looks like.
@@ -248,15 +315,26 @@ class OptionTable {
     }
   }
 
-  // Throws ConfigurationError for the first value that is not allowed, the first required option that is missing and
-  // the first rule that is broken. `file` stands for the place of what was not given.
+  // Throws for values that are not allowed, required options that are missing and rules that are broken. `file` stands
+  // for the place of what was not given.
   void check(const Root& root, const GivenOptions& given, const std::string& file) const {
+    OptionMistakes mistakes;
+    check(root, given, file, mistakes);
+    mistakes.throw_if_any();
+  }
+  // The same, collected; nothing is said about options that a mistake is about already.
+  void check(const Root& root, const GivenOptions& given, const std::string& file, OptionMistakes& mistakes) const {
     for (size_t i = 0; i < getters_.size(); ++i) {
       const Option& option = catalog_.options()[i];
-      const std::string where = given.where(option.full_name());
-      catalog_.check_value(option, getters_[i](root), where.empty() ? file : where);
+      const std::string name = option.full_name();
+      if (mistakes.concern(name)) continue;
+      const std::string where = given.where(name);
+      mistakes.collect([&] { catalog_.check_value(option, getters_[i](root), where.empty() ? file : where); }, {name});
     }
     for (const Rule& rule : rules_) {
+      const bool is_muddled = std::any_of(rule.options.begin(), rule.options.end(),
+                                          [&](const std::string& name) { return mistakes.concern(name); });
+      if (is_muddled) continue;
       const std::string breach = rule.check(root);
       if (breach.empty()) continue;
       std::string where = file;
@@ -266,16 +344,21 @@ class OptionTable {
           break;
         }
       }
-      throw ConfigurationError(where.append(": ").append(breach));
+      mistakes.add(where.append(": ").append(breach), rule.options);
     }
+  }
+
+  // Every option's value in `root`, in the order of catalog().options().
+  std::vector<OptionValue> values(const Root& root) const {
+    std::vector<OptionValue> values;
+    values.reserve(getters_.size());
+    for (const auto& get : getters_) values.push_back(get(root));
+    return values;
   }
 
   // A YAML file with every option's value in `root`.
   std::string write_yaml(const Root& root, const std::string& heading) const {
-    std::vector<OptionValue> values;
-    values.reserve(getters_.size());
-    for (const auto& get : getters_) values.push_back(get(root));
-    return catalog_.write_yaml(values, heading);
+    return catalog_.write_yaml(values(root), heading);
   }
 
  private:

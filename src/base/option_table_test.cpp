@@ -131,6 +131,87 @@ TEST(OptionTable, ForeignAndAbsentNamesAreExplained) {
             "trip.yaml:2:8: this version does not have boat.rig: schooner. The nearest is ketch.");
 }
 
+TEST(OptionTable, AllMistakesAreToldAtOnceAndNoneFollowsFromAnother) {
+  const std::string text =
+      "boat:\n  oarz: 3\n  length: long\n  rowers: 4\nroute:\n  stops: -1\n  from: [a, b]\nweather: fine\n";
+  OptionMistakes mistakes;
+  Voyage voyage;
+  GivenOptions given;
+  voyage_table().apply(voyage_table().catalog().read_yaml(text, "trip.yaml", mistakes), voyage, given);
+  voyage_table().check(voyage, given, "trip.yaml", mistakes);
+  try {
+    mistakes.throw_if_any();
+    FAIL() << "mistakes were not thrown";
+  } catch (const ConfigurationMistakes& error) {
+    EXPECT_THAT(error.lines(),
+                testing::ElementsAre("trip.yaml:2:3: section \"boat\" has no option \"oarz\"; did you mean \"oars\"?",
+                                     "trip.yaml:3:11: boat.length must be a number, but \"long\" is not one",
+                                     "trip.yaml:4:3: \"rowers\" is boat.oars here",
+                                     "trip.yaml:6:10: route.stops must be at least 0, but it is -1",
+                                     "trip.yaml:7:9: route.from must be a string, but this is a list",
+                                     "trip.yaml:8:1: there is no section \"weather\"; the sections are boat, route"));
+  }
+  EXPECT_TRUE(mistakes.concern("boat.oars"));
+  EXPECT_TRUE(mistakes.concern("route.from")) << "it was given, so it is not missing too";
+  EXPECT_FALSE(mistakes.concern("boat.name"));
+}
+
+TEST(OptionTable, OneMistakeIsAnOrdinaryError) {
+  OptionMistakes mistakes;
+  EXPECT_NO_THROW(mistakes.throw_if_any());
+  mistakes.add("one");
+  mistakes.add("one");
+  try {
+    mistakes.throw_if_any();
+    FAIL() << "the mistake was not thrown";
+  } catch (const ConfigurationMistakes&) {
+    FAIL() << "one mistake is not several";
+  } catch (const ConfigurationError& error) {
+    EXPECT_STREQ(error.what(), "one");
+  }
+}
+
+TEST(OptionTable, NamesOfOtherProgramsHaveRemarksAndTables) {
+  OptionCatalog catalog;
+  catalog.add_section({"boat", "what sails"});
+  Option oars;
+  oars.section = "boat";
+  oars.name = "oars";
+  oars.type = OptionType::integer;
+  oars.default_value = int64_t{4};
+  catalog.add_option(oars);
+  catalog.add_absent({"boat", "engine", "The nearest is boat.oars."});
+  catalog.add_foreign({"rowers", "boat.oars", "two to a bench", "trireme galley"});
+  catalog.add_foreign({"motor", "boat.engine", "", "ferry"});
+  catalog.add_foreign({"fuel_*", "", "the wind is free", "ferry"});
+  const auto error = [&](const std::string& name) -> std::string {
+    try {
+      catalog.read_yaml("boat:\n  " + name + ": 1\n", "x");
+    } catch (const ConfigurationError& fault) {
+      return fault.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error("rowers"), "x:2:3: \"rowers\" is boat.oars here; two to a bench");
+  EXPECT_EQ(error("motor"),
+            "x:2:3: \"motor\" would be boat.engine, which this version does not have. The nearest is boat.oars.");
+  EXPECT_EQ(error("fuel_kind"), "x:2:3: \"fuel_kind\" has no counterpart here: the wind is free");
+  EXPECT_EQ(catalog.foreign_markdown("galley"), "| `rowers` | boat.oars; two to a bench |\n");
+  EXPECT_EQ(catalog.foreign_markdown("ferry"),
+            "| `motor` | boat.engine (not in this version) |\n| `fuel_*` | nothing: the wind is free |\n");
+  EXPECT_EQ(catalog.foreign_markdown("canoe"), "");
+  EXPECT_THROW(catalog.add_foreign({"rowers", "boat.oars"}), ContractError);
+  EXPECT_THROW(catalog.add_foreign({"sail", ""}), ContractError);
+}
+
+TEST(OptionTable, TheManualPageHasEveryOption) {
+  const std::string text = voyage_table().catalog().man_text();
+  EXPECT_THAT(text, testing::HasSubstr(".SS boat: what sails\n"));
+  EXPECT_THAT(text, testing::HasSubstr(".TP\n.B boat.oars\nInteger, at least 0 and at most 100, in oars.\n"
+                                       "How many.\nDefault: 4.\nExample: oars: 8\n"));
+  EXPECT_THAT(text, testing::HasSubstr("The first harbour.\nRequired.\n"));
+}
+
 TEST(OptionTable, DuplicatesAreErrors) {
   EXPECT_EQ(error_of("boat:\n  oars: 3\n  oars: 4\n"),
             "trip.yaml:3:3: boat.oars is there twice; the first time at trip.yaml:2:3");
@@ -186,8 +267,10 @@ TEST(OptionTable, ValuesOutsideOfTheirRangeAreErrors) {
 TEST(OptionTable, WrongShapesAreErrors) {
   EXPECT_EQ(error_of("- a\n- b\n"),
             "trip.yaml:1:1: a recipe is a map of sections (\"model:\", \"data:\", ...), but this is a list");
-  EXPECT_EQ(error_of("boat: 3\n"),
-            "trip.yaml:1:1: section \"boat\" must hold lines \"name: value\", but it holds a single value");
+  EXPECT_EQ(
+      error_of("boat: 3\n"),
+      "trip.yaml:1:1: section \"boat\" must hold lines \"name: value\", but it holds a single value; below \"boat:\", "
+      "indented, goes for example \"name: 3\"");
   EXPECT_EQ(error_of("boat:\n  oars: 3\n---\nroute:\n  from: Troy\n"),
             "trip.yaml:4:1: a recipe is one YAML document, but here a second one begins");
   EXPECT_EQ(error_of("? [a]\n: b\n"), "trip.yaml:1:3: a name is expected here, but this is a list");
@@ -281,12 +364,11 @@ TEST(OptionTable, HelpNamesEveryOptionWithinTheWidth) {
   EXPECT_THROW(voyage_table().catalog().help_text_of("oarz"), ConfigurationError);
 }
 
-TEST(OptionTable, ThePageHasOptionsRulesAndForeignNames) {
+TEST(OptionTable, ThePageHasOptionsAndRules) {
   const std::string page = voyage_table().catalog().markdown();
   EXPECT_THAT(page, testing::HasSubstr("| `oars` | integer, at least 0 and at most 100, in oars | `4` | How many. "
                                        "Example: `oars: 8` |"));
   EXPECT_THAT(page, testing::HasSubstr("- More stops need more oars.\n"));
-  EXPECT_THAT(page, testing::HasSubstr("| `rowers` | boat.oars |"));
   EXPECT_THAT(page, testing::HasSubstr("| `boat.rig: schooner` | The nearest is ketch. |"));
 }
 

@@ -40,6 +40,11 @@ std::string table_cell(const std::string& text) {
   return out;
 }
 
+std::string upper_first(std::string text) {
+  if (!text.empty() && text.front() >= 'a' && text.front() <= 'z') text.front() = static_cast<char>(text.front() - 32);
+  return text;
+}
+
 bool is_empty_value(const OptionValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return text->empty();
   if (const auto* list = std::get_if<std::vector<std::string>>(&value)) return list->empty();
@@ -86,6 +91,35 @@ std::string OptionCatalog::help_text_of(const std::string& name, size_t width) c
   fail_unknown_option(section, name.substr(dot + 1), "option");
 }
 
+std::string OptionCatalog::foreign_cell(const ForeignOption& foreign) const {
+  if (foreign.ours.empty()) return "nothing: " + foreign.remark;
+  const bool is_absent = find_absent(foreign.ours.substr(0, foreign.ours.find(' '))) != nullptr;
+  return foreign.ours + (is_absent ? " (not in this version)" : "") +
+         (foreign.remark.empty() ? "" : "; " + foreign.remark);
+}
+
+std::string OptionCatalog::man_text() const {
+  std::string out;
+  for (const OptionSectionText& section : sections_) {
+    out += fmt::format(".SS {}: {}\n", escape_man_text(section.name), escape_man_text(section.help));
+    for (const Option& option : options_) {
+      if (option.section != section.name) continue;
+      out += fmt::format(".TP\n.B {}\n", escape_man_text(option.full_name()));
+      out += escape_man_text(upper_first(option.describe_type())) + ".\n";
+      out += escape_man_text(option.text.help) + "\n";
+      out += escape_man_text(option.text.required ? "Required."
+                             : is_empty_value(option.default_value)
+                                 ? "Not set by default."
+                                 : "Default: " + format_option_value(option.default_value) + ".") +
+             "\n";
+      if (!option.text.example.empty()) {
+        out += escape_man_text(fmt::format("Example: {}: {}", option.name, option.text.example)) + "\n";
+      }
+    }
+  }
+  return out;
+}
+
 std::string OptionCatalog::markdown() const {
   std::string out;
   for (const OptionSectionText& section : sections_) {
@@ -118,9 +152,14 @@ std::string OptionCatalog::markdown() const {
       out += fmt::format("| `{}: {}` | {} |\n", option.full_name(), later.value, table_cell(later.advice));
     }
   }
-  out += "\n## Names that other programs use\n\n| there | here |\n| --- | --- |\n";
+  return out;
+}
+
+std::string OptionCatalog::foreign_markdown(const std::string& program) const {
+  std::string out;
   for (const ForeignOption& foreign : foreign_) {
-    out += fmt::format("| `{}` | {} |\n", foreign.name, table_cell(foreign.advice));
+    if ((" " + foreign.programs + " ").find(" " + program + " ") == std::string::npos) continue;
+    out += fmt::format("| `{}` | {} |\n", foreign.name, table_cell(foreign_cell(foreign)));
   }
   return out;
 }

@@ -109,7 +109,8 @@ std::string format_option_value(const OptionValue& value) {
 // Walks a recipe's nodes; one use per file.
 class OptionYamlReader {
  public:
-  OptionYamlReader(const OptionCatalog& catalog, const std::string& file) : catalog_(catalog), file_(file) {}
+  OptionYamlReader(const OptionCatalog& catalog, const std::string& file, OptionMistakes& mistakes)
+      : catalog_(catalog), file_(file), mistakes_(mistakes) {}
 
   std::vector<OptionSetting> read(const std::string& text) {
     const std::vector<YAML::Node> documents = load_documents(text, file_);
@@ -124,7 +125,10 @@ class OptionYamlReader {
           fmt::format("{}: a recipe is a map of sections (\"model:\", \"data:\", ...), but this is {}",
                       place(file_, root.Mark()), kind_words(root)));
     }
-    for (const auto& entry : root) read_section(entry.first, entry.second);
+    for (const auto& entry : root) {
+      const std::string name = entry.first.IsScalar() ? entry.first.Scalar() : std::string();
+      mistakes_.collect([&] { read_section(entry.first, entry.second); }, catalog_.options_meant_by("", name));
+    }
     return std::move(settings_);
   }
 
@@ -153,10 +157,18 @@ class OptionYamlReader {
     note("section \"" + name + "\"", where);
     if (value.IsNull()) return;
     if (!value.IsMap()) {
-      throw ConfigurationError(fmt::format("{}: section \"{}\" must hold lines \"name: value\", but it holds {}", where,
-                                           name, kind_words(value)));
+      const std::string first = catalog_.names_of(name).front();
+      throw ConfigurationError(
+          fmt::format("{}: section \"{}\" must hold lines \"name: value\", but it holds {}; below \"{}:\", indented, "
+                      "goes for example \"{}: {}\"",
+                      where, name, kind_words(value), name, first, value.IsScalar() ? value.Scalar() : "..."));
     }
-    for (const auto& entry : value) read_option(name, entry.first, entry.second);
+    for (const auto& entry : value) {
+      const std::string option = entry.first.IsScalar() ? entry.first.Scalar() : std::string();
+      std::vector<std::string> about = catalog_.options_meant_by(name, option);
+      if (catalog_.find(name, option)) about = {name + "." + option};
+      mistakes_.collect([&] { read_option(name, entry.first, entry.second); }, about);
+    }
   }
 
   void read_option(const std::string& section, const YAML::Node& key, const YAML::Node& value) {
@@ -199,12 +211,21 @@ class OptionYamlReader {
 
   const OptionCatalog& catalog_;
   const std::string& file_;
+  OptionMistakes& mistakes_;
   std::map<std::string, std::string> seen_;
   std::vector<OptionSetting> settings_;
 };
 
 std::vector<OptionSetting> OptionCatalog::read_yaml(const std::string& text, const std::string& file) const {
-  return OptionYamlReader(*this, file).read(text);
+  OptionMistakes mistakes;
+  std::vector<OptionSetting> settings = read_yaml(text, file, mistakes);
+  mistakes.throw_if_any();
+  return settings;
+}
+
+std::vector<OptionSetting> OptionCatalog::read_yaml(const std::string& text, const std::string& file,
+                                                    OptionMistakes& mistakes) const {
+  return OptionYamlReader(*this, file, mistakes).read(text);
 }
 
 std::vector<std::string> OptionCatalog::parse_list(const Option& option, const std::string& text,

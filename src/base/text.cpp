@@ -55,6 +55,21 @@ std::string format_duration(double seconds) {
   return fmt::format("{}d {:02}h", whole / 86400, whole % 86400 / 3600);
 }
 
+std::string escape_man_text(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if ((c == '.' || c == '\'') && (out.empty() || out.back() == '\n')) out += "\\&";
+    if (c == '\\') {
+      out += "\\e";
+    } else if (c == '-') {
+      out += "\\-";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 namespace {
 
 size_t edit_distance(std::string_view a, std::string_view b) {

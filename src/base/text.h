@@ -21,6 +21,9 @@ std::string format_short(double value);
 // Seconds -> "3m 20s", "1h 02m", "12.5s".
 std::string format_duration(double seconds);
 
+// Text as a line of a manual page's groff source: backslashes, hyphens and what would begin a macro are escaped.
+std::string escape_man_text(std::string_view text);
+
 // The member of `known` with the smallest edit distance to `name`, or empty when nothing is near (more than a third of
 // the letters differ).
 std::string nearest_name(std::string_view name, std::span<const std::string> known);

@@ -93,5 +93,12 @@ TEST(NearestName, IsEmptyWhenNothingIsNear) {
   EXPECT_EQ(nearest_name("ab", std::vector<std::string>{"xy"}), "");
 }
 
+TEST(Text, ManualPagesNeedEscapes) {
+  EXPECT_EQ(escape_man_text("--set a.b"), "\\-\\-set a.b");
+  EXPECT_EQ(escape_man_text(".gz"), "\\&.gz");
+  EXPECT_EQ(escape_man_text("'x'\n.y"), "\\&'x'\n\\&.y");
+  EXPECT_EQ(escape_man_text("a\\b"), "a\\eb");
+}
+
 }  // namespace
 }  // namespace ithaca

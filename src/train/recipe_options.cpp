@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
+
+#include "train/foreign_options.h"
 
 namespace ithaca {
 
@@ -19,7 +23,8 @@ void add_model(OptionTable<Recipe>& table) {
       .option("path", &ModelSection::path,
               {.help = "Hugging Face directory with config.json and, for init pretrained, the weights.",
                .example = "../models/Llama-3.2-1B",
-               .required = true})
+               .required = true,
+               .path = OptionPath::folder})
       .option("init", &ModelSection::init,
               {.help = "Where the weights come from: pretrained reads model.safetensors (or its shards), random draws "
                        "them from train.seed.",
@@ -40,8 +45,10 @@ void add_data(OptionTable<Recipe>& table) {
           {.help = "Files to train on; a single one may be written without brackets. Files that end in .gz are read "
                    "directly.",
            .example = "[book.txt.gz, notes.jsonl]",
-           .required = true})
-      .option("eval", &DataSection::eval, {.help = "Files to evaluate on.", .example = "[held_out.txt]"})
+           .required = true,
+           .path = OptionPath::file})
+      .option("eval", &DataSection::eval,
+              {.help = "Files to evaluate on.", .example = "[held_out.txt]", .path = OptionPath::file})
       .option("format", &DataSection::format,
               {.help = "text: plain files, one document each, or .jsonl files with a \"text\" in every line. tokens: "
                        ".jsonl files with \"input_ids\" and optional \"labels\", \"weights\", \"document_lengths\".",
@@ -191,7 +198,8 @@ void add_train(OptionTable<Recipe>& table) {
               {.help = "The run folder: config.yaml, metrics.jsonl, log.txt, and export/ with the trained model. "
                        "Relative to the current folder.",
                .example = "runs/first",
-               .required = true})
+               .required = true,
+               .path = OptionPath::folder})
       .option("logging_steps", &TrainSection::logging_steps,
               {.help = "Print a line every so many steps (not in a terminal's live line, which always moves); "
                        "metrics.jsonl has every step.",
@@ -204,89 +212,6 @@ void add_train(OptionTable<Recipe>& table) {
               {.help = "Evaluate every so many steps; 0: only at the end.",
                .unit = "steps",
                .range = {.at_least = 0, .at_most = 1e12}});
-}
-
-// Spellings of Hugging Face, TRL, axolotl, ms-swift, DeepSpeed, Megatron.
-void add_foreign(OptionCatalog& catalog) {
-  const std::vector<ForeignOption> names = {
-      {"sequence_parallel_size", "parallel.sp_size"},
-      {"context_parallel_size", "parallel.sp_size"},
-      {"context_parallel_degree", "parallel.sp_size"},
-      {"cp_size", "parallel.sp_size"},
-      {"sp_degree", "parallel.sp_size"},
-      {"ulysses_sequence_parallel_size", "parallel.ulysses_size"},
-      {"ulysses_degree", "parallel.ulysses_size"},
-      {"ring_degree", "parallel.ring_size"},
-      {"ring_attn_size", "parallel.ring_size"},
-      {"sp_backend", "parallel.schedule"},
-      {"attention_schedule", "parallel.schedule"},
-      {"dp_size", "parallel.dp_replicate_size"},
-      {"data_parallel_size", "parallel.dp_replicate_size"},
-      {"world_size", "sp_size x dp_replicate_size, or --ranks on the command line,"},
-      {"nproc_per_node", "sp_size x dp_replicate_size, or --ranks on the command line,"},
-      {"ddp_timeout", "parallel.comm_timeout_seconds"},
-      {"per_device_train_batch_size", "train.micro_batch_size"},
-      {"micro_batch_size_per_gpu", "train.micro_batch_size"},
-      {"train_micro_batch_size_per_gpu", "train.micro_batch_size"},
-      {"batch_size", "train.micro_batch_size x train.gradient_accumulation_steps x parallel.dp_replicate_size"},
-      {"global_batch_size", "train.micro_batch_size x train.gradient_accumulation_steps x parallel.dp_replicate_size"},
-      {"gradient_accumulation", "train.gradient_accumulation_steps"},
-      {"grad_accum_steps", "train.gradient_accumulation_steps"},
-      {"num_epochs", "train.num_train_epochs"},
-      {"epochs", "train.num_train_epochs"},
-      {"train_iters", "train.max_steps"},
-      {"num_train_steps", "train.max_steps"},
-      {"output_path", "train.output_dir"},
-      {"save_dir", "train.output_dir"},
-      {"log_every", "train.logging_steps"},
-      {"log_interval", "train.logging_steps"},
-      {"eval_interval", "train.eval_steps"},
-      {"lr", "optim.learning_rate"},
-      {"max_lr", "optim.learning_rate"},
-      {"beta1", "optim.adam_beta1"},
-      {"beta2", "optim.adam_beta2"},
-      {"betas", "optim.adam_beta1 and optim.adam_beta2"},
-      {"eps", "optim.adam_epsilon"},
-      {"epsilon", "optim.adam_epsilon"},
-      {"wd", "optim.weight_decay"},
-      {"max_norm", "optim.max_grad_norm"},
-      {"grad_clip", "optim.max_grad_norm"},
-      {"gradient_clipping", "optim.max_grad_norm"},
-      {"clip_grad", "optim.max_grad_norm"},
-      {"lr_scheduler", "optim.lr_scheduler_type"},
-      {"lr_schedule", "optim.lr_scheduler_type"},
-      {"min_lr", "optim.min_lr_ratio (a part of learning_rate)"},
-      {"warmup_ratio", "optim.warmup_steps (steps, not a part of them)"},
-      {"warmup", "optim.warmup_steps"},
-      {"model_name_or_path", "model.path"},
-      {"base_model", "model.path"},
-      {"pretrained_model", "model.path"},
-      {"model_id", "model.path"},
-      {"torch_dtype", "model.compute_dtype"},
-      {"dtype", "model.compute_dtype"},
-      {"train_files", "data.train"},
-      {"train_file", "data.train"},
-      {"dataset", "data.train"},
-      {"datasets", "data.train"},
-      {"eval_files", "data.eval"},
-      {"validation_file", "data.eval"},
-      {"eval_dataset", "data.eval"},
-      {"seq_len", "data.max_length"},
-      {"seq_length", "data.max_length"},
-      {"sequence_len", "data.max_length"},
-      {"max_seq_length", "data.max_length"},
-      {"max_seq_len", "data.max_length"},
-      {"cutoff_len", "data.max_length"},
-      {"block_size", "data.max_length"},
-      {"model_max_length", "data.max_length"},
-      {"gradient_checkpointing", "memory.recompute (none, attention or full)"},
-      {"activation_checkpointing", "memory.recompute (none, attention or full)"},
-      {"optimizer", "the section optim (always AdamW)"},
-      {"training", "the section train"},
-      {"trainer", "the section train"},
-      {"parallelism", "the section parallel"},
-  };
-  for (const ForeignOption& name : names) catalog.add_foreign(name);
 }
 
 void add_absent(OptionCatalog& catalog) {
@@ -305,7 +230,8 @@ void add_absent(OptionCatalog& catalog) {
       {"train", "save_total_limit", "The model is exported once, at the end."},
       {"train", "save_strategy", "The model is exported at the end."},
       {"train", "resume_from_checkpoint", "Train on from an export: set model.path to the run's export folder."},
-      {"train", "report_to", "Every step is a line of metrics.jsonl in train.output_dir, and in TensorBoard's files there."},
+      {"train", "report_to",
+       "Every step is a line of metrics.jsonl in train.output_dir, and in TensorBoard's files there."},
       {"optim", "optimizer", "The optimizer is AdamW."},
       {"data", "chat_template", "Render conversations to text, or to tokens with labels, first."},
       {"model", "lora_*", "All parameters are trained."},
@@ -413,7 +339,7 @@ OptionTable<Recipe> make_recipe_table() {
   add_memory(table);
   add_optim(table);
   add_train(table);
-  add_foreign(table.catalog());
+  add_foreign_options(table.catalog());
   add_absent(table.catalog());
   add_rules(table);
   return table;
@@ -437,6 +363,13 @@ void settle_ranks(Recipe& recipe, const GivenOptions& given, std::optional<int64
     std::string fits = fmt::format("--ranks {} would fit", p.sp_size * dp);
     if (*ranks % p.sp_size == 0) fits += fmt::format(", or dp_replicate_size {}", *ranks / p.sp_size);
     if (*ranks % dp == 0) fits += fmt::format(", or sp_size {}", *ranks / dp);
+    if (*ranks % dp != 0 && *ranks % p.sp_size != 0) {
+      int64_t nearest = 1;
+      for (int64_t size = 1; size <= *ranks; ++size) {
+        if (*ranks % size == 0 && std::abs(size - p.sp_size) <= std::abs(nearest - p.sp_size)) nearest = size;
+      }
+      fits += fmt::format(", or sp_size {} with dp_replicate_size {}", nearest, *ranks / nearest);
+    }
     throw ConfigurationError(fmt::format("{}: sp_size {} x dp_replicate_size {} = {} ranks, but --ranks {}; {}",
                                          given.where("parallel.sp_size"), p.sp_size, dp, p.sp_size * dp, *ranks, fits));
   }
@@ -462,15 +395,16 @@ std::string resolve_path(const std::string& path, const std::string& folder, con
   return (std::filesystem::path(folder) / given).lexically_normal().string();
 }
 
-void resolve_paths(Recipe& recipe, const GivenOptions& given, const std::string& folder) {
-  const auto base = [&](const std::string& where) { return where.starts_with("--set ") ? std::string() : folder; };
-  const std::string model_place = given.where("model.path");
-  recipe.model.path = resolve_path(recipe.model.path, base(model_place), model_place);
-  for (auto [files, name] : {std::pair(&recipe.data.train, "data.train"), std::pair(&recipe.data.eval, "data.eval")}) {
+void resolve_paths(Recipe& recipe, const GivenOptions& given, const std::string& folder, OptionMistakes& mistakes) {
+  const auto resolve = [&](std::string& path, const std::string& name, const std::string& recipe_folder) {
     const std::string where = given.where(name);
-    for (std::string& file : *files) file = resolve_path(file, base(where), where);
-  }
-  recipe.train.output_dir = resolve_path(recipe.train.output_dir, {}, given.where("train.output_dir"));
+    const std::string& base = where.starts_with("--set ") ? std::string() : recipe_folder;
+    mistakes.collect([&] { path = resolve_path(path, base, where); }, {name});
+  };
+  resolve(recipe.model.path, "model.path", folder);
+  for (std::string& file : recipe.data.train) resolve(file, "data.train", folder);
+  for (std::string& file : recipe.data.eval) resolve(file, "data.eval", folder);
+  resolve(recipe.train.output_dir, "train.output_dir", {});
 }
 
 }  // namespace
@@ -480,35 +414,93 @@ const OptionTable<Recipe>& recipe_table() {
   return table;
 }
 
+namespace {
+
+// Reads, overrides and checks; what is wrong is collected. `given` says afterwards what was given, and where.
+Recipe read_recipe(const std::string& text, const std::string& file, const std::string& folder,
+                   const RecipeOverrides& overrides, GivenOptions& given, OptionMistakes& mistakes) {
+  const OptionTable<Recipe>& table = recipe_table();
+  const OptionCatalog& catalog = table.catalog();
+  Recipe recipe;
+  // Where it is not even YAML nothing can be said about the rest.
+  if (!mistakes.collect([&] { table.apply(catalog.read_yaml(text, file, mistakes), recipe, given); })) {
+    mistakes.throw_if_any();
+  }
+  std::vector<std::string> assignments = overrides.assignments;
+  if (overrides.backend) assignments.push_back("train.backend=" + *overrides.backend);
+  std::vector<OptionSetting> settings;
+  for (const std::string& assignment : assignments) {
+    mistakes.collect([&] { settings.push_back(catalog.read_assignment(assignment)); }, catalog.options_of(assignment));
+  }
+  table.apply(settings, recipe, given);
+  const bool sizes_are_known = !mistakes.concern("parallel.sp_size") && !mistakes.concern("parallel.ulysses_size") &&
+                               !mistakes.concern("parallel.ring_size") &&
+                               !mistakes.concern("parallel.dp_replicate_size");
+  if (sizes_are_known) {
+    mistakes.collect([&] { settle_ranks(recipe, given, overrides.ranks); }, {"parallel.sp_size"});
+  }
+  table.check(recipe, given, file, mistakes);
+  resolve_paths(recipe, given, folder, mistakes);
+  return recipe;
+}
+
+// What a recipe names must be there. Whether it is what it should be is found when it is opened.
+void check_files(const Recipe& recipe, const GivenOptions& given, OptionMistakes& mistakes) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!mistakes.concern("model.path") && !fs::is_directory(recipe.model.path, error)) {
+    mistakes.add(fmt::format("{}: model.path: {}: {}; it is a Hugging Face model directory, with a config.json in it",
+                             given.where("model.path"), recipe.model.path,
+                             fs::exists(recipe.model.path, error) ? "this is not a folder" : "there is no such folder"),
+                 {"model.path"});
+  }
+  for (const auto& [files, name] :
+       {std::pair(&recipe.data.train, "data.train"), std::pair(&recipe.data.eval, "data.eval")}) {
+    if (mistakes.concern(name)) continue;
+    for (const std::string& file : *files) {
+      const bool is_pattern = file.find_first_of("*?[") != std::string::npos;
+      if (fs::exists(file, error) || is_pattern) continue;
+      mistakes.add(
+          fmt::format("{}: {}: {}: {}; relative paths are relative to the recipe, or to the current folder when "
+                      "given with --set",
+                      given.where(name), name, file,
+                      error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory
+                          ? "cannot be looked at: " + error.message()
+                          : std::string("there is no such file")));
+    }
+  }
+}
+
+}  // namespace
+
 Recipe parse_recipe(const std::string& text, const std::string& file, const std::string& folder,
                     const RecipeOverrides& overrides) {
-  const OptionTable<Recipe>& table = recipe_table();
-  Recipe recipe;
   GivenOptions given;
-  table.apply(table.catalog().read_yaml(text, file), recipe, given);
-  std::vector<OptionSetting> settings;
-  for (const std::string& assignment : overrides.assignments) {
-    settings.push_back(table.catalog().read_assignment(assignment));
-  }
-  if (overrides.backend) settings.push_back(table.catalog().read_assignment("train.backend=" + *overrides.backend));
-  table.apply(settings, recipe, given);
-  settle_ranks(recipe, given, overrides.ranks);
-  table.check(recipe, given, file);
-  resolve_paths(recipe, given, folder);
+  OptionMistakes mistakes;
+  Recipe recipe = read_recipe(text, file, folder, overrides, given, mistakes);
+  mistakes.throw_if_any();
   return recipe;
 }
 
 Recipe load_recipe(const std::string& path, const RecipeOverrides& overrides) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
-    throw FileError(path + ": this is a folder; a recipe is a YAML file");
+    throw ConfigurationError(path + ": this is a folder; a recipe is a YAML file");
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw FileError(path + ": cannot open the recipe; does the file exist, and may it be read?");
+  if (!file) {
+    throw ConfigurationError(fmt::format("{}: cannot open the recipe: {}", path, std::strerror(errno)));
+  }
   std::ostringstream text;
   text << file.rdbuf();
   if (file.bad()) throw FileError(path + ": cannot read the recipe");
-  return parse_recipe(text.str(), path, std::filesystem::path(path).parent_path().string(), overrides);
+  GivenOptions given;
+  OptionMistakes mistakes;
+  Recipe recipe =
+      read_recipe(text.str(), path, std::filesystem::path(path).parent_path().string(), overrides, given, mistakes);
+  check_files(recipe, given, mistakes);
+  mistakes.throw_if_any();
+  return recipe;
 }
 
 std::string resolved_recipe_text(const Recipe& recipe) {
@@ -537,7 +529,11 @@ std::string recipe_reference_page() {
          "folder.\n\n"
          "`--ranks N` says how many ranks run: `sp_size` x `dp_replicate_size`. Where the recipe does not give "
          "`sp_size`,\n`--ranks` sets it.\n\n" +
-         recipe_table().catalog().markdown();
+         recipe_table().catalog().markdown() +
+         "\n## Names that other programs use\n\nA name from Transformers, Accelerate, TRL, ms-swift, axolotl, "
+         "DeepSpeed, "
+         "LLaMA-Factory or Megatron-LM is an error that\nsays what it is here; [migrating.md](migrating.md) has them "
+         "all.\n";
 }
 
 }  // namespace ithaca

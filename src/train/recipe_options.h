@@ -27,10 +27,11 @@ struct RecipeOverrides {
   std::optional<std::string> backend;    // train.backend
 };
 
-// Reads and checks the recipe file `path`. Throws FileError when it cannot be read, ConfigurationError for its content.
+// Reads and checks the recipe file `path`, and that the model and the files that it names are there. Throws
+// ConfigurationError, which says everything that is wrong: several mistakes are ConfigurationMistakes.
 Recipe load_recipe(const std::string& path, const RecipeOverrides& overrides = {});
 
-// The same for a text that is at hand: `file` names it in messages, `folder` is what its paths are relative to.
+// The same for a text that is at hand, without a look at files: `file` names it in messages, `folder` is what its paths are relative to.
 Recipe parse_recipe(const std::string& text, const std::string& file, const std::string& folder,
                     const RecipeOverrides& overrides = {});
 
