@@ -25,6 +25,7 @@ struct ScheduleSizes {
   ScheduleKind kind = ScheduleKind::ulysses;
   int ulysses_size = 1;
   int ring_size = 1;
+  bool operator==(const ScheduleSizes&) const = default;
 };
 
 // Throws ConfigurationError, naming sizes that would work, when the schedule cannot run with these sizes.

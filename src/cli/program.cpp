@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/bench_command.h"
 #include "cli/inspect.h"
 #include "cli/progress.h"
 #include "cli/run_folder.h"
@@ -124,7 +125,6 @@ void declare_options(CLI::App& app, Arguments& arguments) {
 void refuse_absent_command(const std::string& name) {
   static const std::vector<std::pair<std::string, std::string>> absent = {
       {"plan", "The first lines of ithaca train say what a run needs; --set train.max_steps=1 tries one step."},
-      {"bench", "metrics.jsonl of a short run has its times; make bench builds and runs the benchmarks."},
       {"tokenize", "Give ready token ids with data.format: tokens."},
       {"export", "ithaca train exports at its end, to the folder export of the run."},
       {"report", "ithaca inspect RUN shows the loss as a text plot."},
@@ -157,6 +157,8 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   declare_train(app, arguments);
   declare_inspect(app, arguments);
   declare_options(app, arguments);
+  BenchArguments bench_arguments;
+  declare_bench(app, bench_arguments);
   VerifyArguments verify_arguments;
   declare_verify(app, verify_arguments);
   try {
@@ -173,6 +175,7 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
     throw ConfigurationError(fmt::format("{}; see ithaca{} --help", stop.what(), command));
   }
   if (app.got_subcommand("train")) return train(arguments, out, err);
+  if (app.got_subcommand("bench")) return bench_command(app, bench_arguments, out);
   if (app.got_subcommand("verify")) return verify_command(verify_arguments, out);
   if (app.got_subcommand("inspect")) {
     return inspect_path(arguments.inspect_path, {arguments.inspect_tensors}, out);

@@ -23,7 +23,7 @@ std::string memory_advice(const TrainingRankOptions& options, const MemoryUsage&
 }
 
 TrainingRank::TrainingRank(ThreadRank& rank, const ModelDescription& model, const TrainingRankOptions& options)
-    : options_(options) {
+    : model_(model), options_(options) {
   backend_ = make_backend(options.backend, rank.rank(), rank.size(), options.memory_limit_bytes);
   backend_->arena(Tier::device).advise([options](const MemoryUsage& usage) { return memory_advice(options, usage); });
   mesh_ = std::make_unique<Mesh>(rank.connect(*backend_), options.mesh);
@@ -37,7 +37,13 @@ TrainingRank::TrainingRank(ThreadRank& rank, const ModelDescription& model, cons
   schedule_ = make_schedule(options.schedule, options.layout, heads, *backend_, *mesh_);
   parameters_ = std::make_unique<ReplicatedParameters>(parameter_specs(model), *backend_, *mesh_);
   optimizer_ = std::make_unique<AdamWOptimizer>(options.optimizer, *parameters_, *backend_);
-  transformer_ = std::make_unique<Transformer>(model, options.model, *backend_, *schedule_, *parameters_);
+  use_model_options(options.model);
+}
+
+void TrainingRank::use_model_options(const ModelOptions& options) {
+  options_.model = options;
+  step_.reset();
+  transformer_ = std::make_unique<Transformer>(model_, options, *backend_, *schedule_, *parameters_);
   step_ = std::make_unique<TrainingStep>(*transformer_, *parameters_, *optimizer_, *schedule_, *backend_, *mesh_);
 }
 

@@ -47,10 +47,13 @@ class TrainingRank {
   Transformer& transformer() { return *transformer_; }
   const AttentionSchedule& schedule() const { return *schedule_; }
   TrainingStep& step() { return *step_; }
+  // The same weights and optimizer state, computed in another way from now on.
+  void use_model_options(const ModelOptions& options);
   // What this rank reads of every batch.
   BatchPosition batch_position() const;
 
  private:
+  const ModelDescription& model_;
   TrainingRankOptions options_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Mesh> mesh_;

@@ -1,0 +1,45 @@
+// `ithaca bench step|attention|gemm`: speed on this machine, as tables.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace ithaca {
+
+struct BenchArguments {
+  std::string model;  // a directory with config.json
+  std::string shape;  // or a published shape
+  std::vector<int64_t> tokens;
+  std::string backend = "auto";
+  std::string compute_dtype = "auto";
+  bool deterministic = false;
+  int ranks = 1;
+  int64_t documents = 0;  // mean length
+  int64_t window = 0;
+  std::string schedule = "auto";
+  std::string layout = "auto";
+  int64_t ulysses_size = 0;
+  int64_t ring_size = 0;
+  std::vector<std::string> recompute = {"attention"};
+  int steps = 3;
+  int warmup = 2;
+  double limit_gib = 0.0;
+  int64_t query_heads = 32;
+  int64_t key_heads = 8;
+  int64_t head_size = 128;
+  std::vector<std::string> schedules;
+  double seconds = 0.5;
+};
+
+void declare_bench(CLI::App& app, BenchArguments& arguments);
+
+// Exit status 0, or 1 when a row could not run.
+int bench_command(const CLI::App& app, const BenchArguments& arguments, std::ostream& out);
+
+}  // namespace ithaca

@@ -1,0 +1,129 @@
+// Benchmarks on a user's own machine: whole training steps, attention alone, matrix products. What `ithaca bench` runs.
+//
+// Times are taken on the host around work that has been waited for, after warm-up. Everything runs through the same
+// objects as training, on random weights and tokens. Thread-safety: call from one thread; ranks are threads of their
+// own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attention/schedule.h"
+#include "comm/mesh.h"
+#include "model/description.h"
+#include "model/model_options.h"
+#include "tensor/memory.h"
+#include "train/backend_choice.h"
+
+namespace ithaca {
+
+// Published shapes by name (qwen3-0.6b, qwen3-4b, qwen3-8b, llama3.2-1b, llama3.1-8b). Throws ConfigurationError with
+// the known names.
+ModelDescription published_shape(const std::string& name);
+std::vector<std::string> published_shape_names();
+
+// Floating point operations of one optimizer step over documents of `document_lengths` tokens (causal; what recompute
+// repeats is not counted): 6 per parameter and token (the head included, the embedding not), and for each layer's
+// attention 3.5 x 2 x length^2 x query heads x head size.
+double model_step_flops(const ModelDescription& model, const std::vector<int64_t>& document_lengths);
+
+// Lengths of documents that fill `tokens`: one, when `mean_length` is 0; otherwise drawn with that mean from an
+// exponential distribution (long-tailed, always the same), at least 16 tokens each.
+std::vector<int64_t> benchmark_documents(int64_t tokens, int64_t mean_length);
+
+// The speed of large square products in the compute dtype on the rank's device, FLOP/s: what steps are compared with.
+// 0 when there is no memory for them.
+double measure_gemm_peak(Backend& backend);
+
+struct StepBenchmark {
+  BackendChoice backend;
+  ModelDescription model;
+  std::vector<int64_t> tokens;             // of the sequence, whole; one row each
+  std::vector<RecomputePolicy> recompute;  // times one row each
+  int64_t mean_document = 0;               // see benchmark_documents
+  int ranks = 1;                           // sp_size
+  std::string schedule = "auto";           // as in a recipe, with layout
+  std::string layout = "auto";
+  int64_t ulysses_size = 0;
+  int64_t ring_size = 0;
+  int warmup = 2;
+  int steps = 3;
+  int64_t memory_limit_bytes = 0;
+};
+
+struct StepBenchmarkRow {
+  int64_t tokens = 0;
+  RecomputePolicy recompute = RecomputePolicy::attention;
+  std::string attention;             // "hybrid 2x4, zigzag"; empty on one rank
+  std::string failure;               // why it could not run (out of memory); the rest is 0 then
+  std::vector<double> step_seconds;  // each measured step
+  double seconds = 0.0;              // their median
+  double flops = 0.0;                // of one step, all ranks
+  double flops_per_second_per_device = 0.0;
+  double peak_share = 0.0;            // of measure_gemm_peak
+  double exposed_wait_seconds = 0.0;  // of rank 0's compute, per step
+  int64_t bytes_sent = 0;             // by rank 0, per step
+  double loss = 0.0;                  // of the last step
+  MemoryUsage memory;                 // peak of the rank that uses most
+};
+
+struct StepBenchmarkResult {
+  double gemm_peak = 0.0;  // FLOP/s of one device
+  int devices = 1;         // that the ranks ran on
+  std::vector<StepBenchmarkRow> rows;
+};
+
+StepBenchmarkResult run_step_benchmark(const StepBenchmark& benchmark,
+                                       const std::function<void(const StepBenchmarkRow&)>& on_row);
+
+// One attention layer, forward and backward, split over ranks by each schedule, against one rank with the whole.
+struct AttentionBenchmark {
+  BackendChoice backend;
+  HeadShape heads;
+  std::vector<int64_t> tokens;
+  int64_t mean_document = 0;
+  int64_t window = 0;
+  int ranks = 2;
+  // "ulysses", "ring:zigzag", "ring:striped", "all_gather", "hybrid:2x4:zigzag" (ulysses x ring).
+  std::vector<std::string> schedules;
+  double seconds_per_measurement = 0.5;
+};
+
+struct AttentionBenchmarkRow {
+  int64_t tokens = 0;
+  std::string schedule;  // "one rank" for the reference
+  double forward_seconds = 0.0;
+  double backward_seconds = 0.0;
+  double forward_flops_per_second = 0.0;   // of one device
+  double backward_flops_per_second = 0.0;  // 2.5 times the forward's operations
+  double forward_efficiency = 0.0;         // one rank's time / (devices x this)
+  double efficiency = 0.0;                 // the same of forward and backward together
+  double exposed_wait_seconds = 0.0;       // of rank 0, one forward and backward
+  int64_t bytes_sent = 0;                  // by rank 0, one forward and backward
+  std::string failure;
+};
+
+std::vector<AttentionBenchmarkRow> run_attention_benchmark(
+    const AttentionBenchmark& benchmark, const std::function<void(const AttentionBenchmarkRow&)>& on_row);
+
+// The schedules that suit `ranks` ranks and the heads, for AttentionBenchmark::schedules.
+std::vector<std::string> benchmark_schedules(int ranks, int64_t query_heads);
+
+// The matrix products of one decoder layer and the head, forward and backward, for `tokens` tokens.
+struct GemmBenchmarkRow {
+  std::string name;  // "gate, up: weight gradient"
+  int64_t rows = 0, columns = 0, depth = 0;
+  double seconds = 0.0;
+  double flops_per_second = 0.0;
+  double peak_share = 0.0;
+};
+struct GemmBenchmarkResult {
+  double gemm_peak = 0.0;
+  std::vector<GemmBenchmarkRow> rows;
+};
+GemmBenchmarkResult run_gemm_benchmark(const BackendChoice& backend, const ModelDescription& model, int64_t tokens);
+
+}  // namespace ithaca

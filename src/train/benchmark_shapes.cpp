@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "train/benchmark.h"
+
+namespace ithaca {
+
+namespace {
+
+struct PublishedShape {
+  const char* name;
+  const char* config;  // the parts of its config.json that say how much there is to compute
+};
+
+const std::vector<PublishedShape>& published_shapes() {
+  static const std::vector<PublishedShape> shapes = {
+      {"qwen3-0.6b",
+       R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
+           "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+           "tie_word_embeddings": true, "rope_theta": 1000000, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6})"},
+      {"qwen3-4b",
+       R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728,
+           "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+           "tie_word_embeddings": true, "rope_theta": 1000000, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6})"},
+      {"qwen3-8b",
+       R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288,
+           "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+           "tie_word_embeddings": false, "rope_theta": 1000000, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6})"},
+      {"llama3.2-1b",
+       R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192,
+           "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+           "tie_word_embeddings": true, "rope_theta": 500000, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5})"},
+      {"llama3.1-8b",
+       R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+           "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+           "tie_word_embeddings": false, "rope_theta": 500000, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5})"},
+  };
+  return shapes;
+}
+
+}  // namespace
+
+std::vector<std::string> published_shape_names() {
+  std::vector<std::string> names;
+  for (const PublishedShape& shape : published_shapes()) names.emplace_back(shape.name);
+  return names;
+}
+
+ModelDescription published_shape(const std::string& name) {
+  for (const PublishedShape& shape : published_shapes()) {
+    if (shape.name == name) return parse_model_description(shape.config, "the shape " + name);
+  }
+  const std::vector<std::string> names = published_shape_names();
+  const std::string near = nearest_name(name, names);
+  throw ConfigurationError(fmt::format("--shape {}: the known shapes are {}{}; any other model: --model DIRECTORY",
+                                       name, fmt::join(names, ", "),
+                                       near.empty() ? "" : ", of which " + near + " is nearest"));
+}
+
+double model_step_flops(const ModelDescription& model, const std::vector<int64_t>& document_lengths) {
+  const int64_t table = model.vocabulary * model.hidden_size;
+  const int64_t multiplied = model.parameter_count() - (model.tied_head ? 0 : table);
+  double flops = 0.0;
+  for (const int64_t length : document_lengths) {
+    const auto tokens = static_cast<double>(length);
+    flops += 6.0 * static_cast<double>(multiplied) * tokens;
+    for (const LayerDescription& layer : model.layers) {
+      // Twice the visible pairs of a causal square, or of a band of `window` keys under the diagonal.
+      const auto window = static_cast<double>(layer.window);
+      const bool whole = layer.window == 0 || layer.window >= length;
+      const double twice_pairs = whole ? tokens * tokens : 2.0 * tokens * window - window * window;
+      flops += 3.5 * 2.0 * twice_pairs * static_cast<double>(model.query_heads * model.head_size);
+    }
+  }
+  return flops;
+}
+
+std::vector<int64_t> benchmark_documents(int64_t tokens, int64_t mean_length) {
+  if (mean_length <= 0 || mean_length >= tokens) return {tokens};
+  const RandomStream random(1, "benchmark documents");
+  std::vector<int64_t> lengths;
+  int64_t left = tokens;
+  for (uint64_t number = 0; left > 0; ++number) {
+    // Uniform in (0, 1], from the upper 53 bits.
+    const double uniform = (static_cast<double>(random.bits(number) >> 11) + 1.0) * std::ldexp(1.0, -53);
+    const double drawn = -std::log(uniform) * static_cast<double>(mean_length);
+    const int64_t length = std::min(left, std::max<int64_t>(16, static_cast<int64_t>(drawn)));
+    lengths.push_back(length);
+    left -= length;
+  }
+  return lengths;
+}
+
+}  // namespace ithaca
