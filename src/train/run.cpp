@@ -10,11 +10,13 @@
 #include <memory>
 #include <utility>
 
+#include "checkpoint/file_output.h"
 #include "checkpoint/hugging_face.h"
 #include "data/dataset.h"
 #include "model/parameters.h"
 #include "train/initialize.h"
 #include "train/metrics.h"
+#include "train/plan_file.h"
 #include "train/plan_run.h"
 #include "train/rank.h"
 #include "train/tensorboard.h"
@@ -237,7 +239,9 @@ RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::a
   result.export_directory = (output / "export").string();
   result.metrics_file = (output / "metrics.jsonl").string();
 
-  observer.on_plan(describe_run(recipe, model, decisions, *train, eval.get()));
+  const RunPlan plan = describe_run(recipe, model, decisions, *train, eval.get());
+  observer.on_plan(plan);
+  write_whole_file((output / kPlanFile).string(), plan_json(plan));
   const SharedRun shared = {recipe, directory, model, *train, eval.get(), decisions, stop};
   ThreadRankOptions ranks;
   ranks.timeout_seconds = recipe.parallel.comm_timeout_seconds;
