@@ -1,0 +1,26 @@
+// FileLock: one holder among all processes and threads, by flock on a file. It is let go when its holder dies, however
+// that happens. The file stays, since removing it would let two holders lock two files of one name.
+// Thread-safety: one thread at a time; every FileLock has its own descriptor.
+#pragma once
+
+#include <string>
+
+namespace ithaca {
+
+class FileLock {
+ public:
+  // Opens the file, making it when it is not there; holds nothing yet. Throws FileError.
+  explicit FileLock(const std::string& path);
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+  ~FileLock();
+
+  // Whether the lock is held now; does not wait. Throws FileError where the file system has no locks.
+  bool try_lock();
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+}  // namespace ithaca
