@@ -17,6 +17,7 @@
 #include "cli/bench_command.h"
 #include "cli/inspect.h"
 #include "cli/progress.h"
+#include "cli/report_command.h"
 #include "cli/run_folder.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
@@ -161,6 +162,8 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   declare_bench(app, bench_arguments);
   VerifyArguments verify_arguments;
   declare_verify(app, verify_arguments);
+  ReportArguments report_arguments;
+  declare_report(app, report_arguments);
   try {
     app.parse(argument_count, argument_texts);
   } catch (const CLI::ParseError& stop) {
@@ -177,6 +180,7 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   if (app.got_subcommand("train")) return train(arguments, out, err);
   if (app.got_subcommand("bench")) return bench_command(app, bench_arguments, out);
   if (app.got_subcommand("verify")) return verify_command(verify_arguments, out);
+  if (app.got_subcommand("report")) return report_command(report_arguments, out);
   if (app.got_subcommand("inspect")) {
     return inspect_path(arguments.inspect_path, {arguments.inspect_tensors}, out);
   }
