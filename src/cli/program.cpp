@@ -128,7 +128,6 @@ void refuse_absent_command(const std::string& name) {
       {"plan", "The first lines of ithaca train say what a run needs; --set train.max_steps=1 tries one step."},
       {"tokenize", "Give ready token ids with data.format: tokens."},
       {"export", "ithaca train exports at its end, to the folder export of the run."},
-      {"report", "ithaca inspect RUN shows the loss as a text plot."},
   };
   for (const auto& [command, advice] : absent) {
     if (command == name) {
