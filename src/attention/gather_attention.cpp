@@ -41,19 +41,20 @@ class GatherAttention : public SequenceAttention {
                const Tensor& log_sum_exp, const EnqueueNext& enqueue_next) override {
     for_each_group(plan, query_heads, qkv, enqueue_next, [&](const GatherGroup& group, GatheredKeys& keys) {
       const Tensor query = heads_of(qkv.query, group.query);
-      RunningAttention running(backend_, heads_, group.query_heads, query.extent(0));
+      RunningAttention running(backend_, heads_, group.query_heads, heads_of(output, group.query),
+                               heads_of(log_sum_exp, group.query));
       for (int hop = 0; hop < plan.ring_size; ++hop) {
         const auto owner = static_cast<size_t>(plan.owner_at(hop));
         if (hop == 1) backend_.wait(compute(), keys.arrived);
         running.add(query, keys.key.parts[owner], keys.value.parts[owner], plan.tasks[owner]);
       }
-      running.finish(heads_of(output, group.query), heads_of(log_sum_exp, group.query));
+      running.finish();
     });
   }
 
   void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
                 const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient,
-                const EnqueueNext& enqueue_next) override {
+                KeyGradients key_gradients, const EnqueueNext& enqueue_next) override {
     // Of the previous group: kept while this one is enqueued, which would get its memory and wait for the sums; given
     // back before the sums of this one, so that nobody who gets it has to wait for those.
     GatheredTensor previous_dkey;
@@ -63,23 +64,23 @@ class GatherAttention : public SequenceAttention {
       const Tensor own_dvalue = heads_of(gradient.dvalue, group.key);
       GatheredTensor dkey = allocate("all-gather dK", plan, own_dkey, compute());
       GatheredTensor dvalue = allocate("all-gather dV", plan, own_dvalue, compute());
-      for (const GatheredTensor* tensor : {&dkey, &dvalue}) {
-        if (!tensor->buffer.is_empty()) backend_.fill(compute(), {.to = tensor->buffer.tensor()});
-      }
       for (int hop = 0; hop < plan.ring_size; ++hop) {
         const auto owner = static_cast<size_t>(plan.owner_at(hop));
         if (hop == 1) backend_.wait(compute(), keys.arrived);
-        add_attention_gradients(backend_, heads_, group.query_heads,
-                                {.query = heads_of(qkv.query, group.query),
-                                 .key = keys.key.parts[owner],
-                                 .value = keys.value.parts[owner],
-                                 .output = heads_of(output, group.query),
-                                 .log_sum_exp = heads_of(log_sum_exp, group.query),
-                                 .doutput = heads_of(doutput, group.query),
-                                 .tasks = plan.tasks[owner],
-                                 .dquery = heads_of(gradient.dquery, group.query),
-                                 .dkey = dkey.parts[owner],
-                                 .dvalue = dvalue.parts[owner]});
+        add_attention_gradients(
+            backend_, heads_, group.query_heads,
+            {.query = heads_of(qkv.query, group.query),
+             .key = keys.key.parts[owner],
+             .value = keys.value.parts[owner],
+             .output = heads_of(output, group.query),
+             .log_sum_exp = heads_of(log_sum_exp, group.query),
+             .doutput = heads_of(doutput, group.query),
+             .tasks = plan.tasks[owner],
+             .dquery = heads_of(gradient.dquery, group.query),
+             .dkey = dkey.parts[owner],
+             .dvalue = dvalue.parts[owner],
+             .overwrites_dquery = hop == 0,
+             .overwrites_dkey_dvalue = hop == 0 ? key_gradients == KeyGradients::overwritten : plan.needs_exchange()});
       }
       if (!plan.needs_exchange()) return;
       previous_dkey.buffer.release();

@@ -32,11 +32,16 @@ std::vector<HeadRun> head_runs(const HeadShape& shape, const HeadRange& query) {
 }
 
 RunningAttention::RunningAttention(Backend& backend, const HeadShape& shape, const HeadRange& query_heads,
-                                   int64_t query_tokens)
-    : backend_(backend), scale_(shape.scale), runs_(head_runs(shape, query_heads)) {
+                                   const Tensor& output, const Tensor& log_sum_exp)
+    : backend_(backend),
+      scale_(shape.scale),
+      output_(output),
+      log_sum_exp_(log_sum_exp),
+      runs_(head_runs(shape, query_heads)) {
   for (const HeadRun& run : runs_) {
-    states_.push_back(
-        backend.begin_attention(backend.compute_stream(), {query_tokens, run.query.count(), shape.value_size}));
+    states_.push_back(backend.begin_attention(backend.compute_stream(),
+                                              {output.extent(0), run.query.count(), shape.value_size},
+                                              {heads_of(output, run.query), heads_of(log_sum_exp, run.query)}));
   }
 }
 
@@ -54,17 +59,17 @@ void RunningAttention::add(const Tensor& query, const Tensor& key, const Tensor&
   }
 }
 
-void RunningAttention::finish(const Tensor& output, const Tensor& log_sum_exp) {
+void RunningAttention::finish() {
   for (size_t index = 0; index < runs_.size(); ++index) {
     const HeadRun& run = runs_[index];
-    backend_.finish_attention(backend_.compute_stream(), *states_[index], heads_of(output, run.query),
-                              heads_of(log_sum_exp, run.query));
+    backend_.finish_attention(backend_.compute_stream(), *states_[index], heads_of(output_, run.query),
+                              heads_of(log_sum_exp_, run.query));
   }
 }
 
 void add_attention_gradients(Backend& backend, const HeadShape& shape, const HeadRange& query_heads,
                              const AttentionBackward& arguments) {
-  if (arguments.tasks.empty()) return;
+  if (arguments.tasks.empty() && !arguments.overwrites_dquery && !arguments.overwrites_dkey_dvalue) return;
   for (const HeadRun& run : head_runs(shape, query_heads)) {
     AttentionBackward part = arguments;
     part.scale = shape.scale;

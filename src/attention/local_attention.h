@@ -28,23 +28,26 @@ std::vector<HeadRun> head_runs(const HeadShape& shape, const HeadRange& query);
 // The running softmax of a set of queries over all keys that are added.
 class RunningAttention {
  public:
-  // Of `query_tokens` tokens and the model's query heads `query_heads`.
-  RunningAttention(Backend& backend, const HeadShape& shape, const HeadRange& query_heads, int64_t query_tokens);
+  // Of the model's query heads `query_heads`; finish() will write output [query tokens, query heads, value size] and
+  // log_sum_exp [query tokens, query heads], whose memory holds nothing that add() reads.
+  RunningAttention(Backend& backend, const HeadShape& shape, const HeadRange& query_heads, const Tensor& output,
+                   const Tensor& log_sum_exp);
 
   // Enqueues on the compute stream; does nothing for no tasks. query: [query tokens, query heads, key size]; key,
   // value: [key tokens, key heads of the query heads, size].
   void add(const Tensor& query, const Tensor& key, const Tensor& value, std::span<const AttentionTask> tasks);
-  // output: [query tokens, query heads, value size]; log_sum_exp: [query tokens, query heads].
-  void finish(const Tensor& output, const Tensor& log_sum_exp);
+  void finish();
 
  private:
   Backend& backend_;
   float scale_;
+  Tensor output_;
+  Tensor log_sum_exp_;
   std::vector<HeadRun> runs_;
   std::vector<std::unique_ptr<AttentionState>> states_;
 };
 
-// Enqueues, on the compute stream, the gradients of `arguments.tasks` (nothing for no tasks). The tensors hold the
+// Enqueues, on the compute stream, the gradients of `arguments.tasks`. The tensors hold the
 // model's query heads `query_heads` and their key heads; `arguments.scale` is taken from the shape.
 void add_attention_gradients(Backend& backend, const HeadShape& shape, const HeadRange& query_heads,
                              const AttentionBackward& arguments);

@@ -117,12 +117,10 @@ class TravellingGradients : RingTravel {
                       const ShardedQkvGradient& gradient)
       : RingTravel(backend, ring, plan, {gradient.dkey, gradient.dvalue}) {}
 
-  // Zeroed tensors for the contributions of `hop`; at hop 0 the own gradients as they are.
+  // Tensors for the contributions of `hop`, to be overwritten; at hop 0 the own gradients.
   KeyValueViews start(int hop) {
     if (hop == 0) return own_;
     here_ = allocate("ring dK here", "ring dV here", DType::float32, plan_.owner_at(hop), compute());
-    backend_.fill(compute(), {.to = here_.key.tensor()});
-    backend_.fill(compute(), {.to = here_.value.tensor()});
     return here_.views();
   }
 
@@ -175,7 +173,7 @@ class RingAttention : public SequenceAttention {
 
   void forward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
                const Tensor& log_sum_exp, const EnqueueNext& enqueue_next) override {
-    RunningAttention running(backend_, heads_, query_heads, qkv.query.extent(0));
+    RunningAttention running(backend_, heads_, query_heads, output, log_sum_exp);
     TravellingKeys keys(backend_, ring_, plan, qkv);
     for (int hop = 0; hop < plan.ring_size; ++hop) {
       keys.send_ahead(hop);
@@ -187,12 +185,12 @@ class RingAttention : public SequenceAttention {
       }
       keys.advance();
     }
-    running.finish(output, log_sum_exp);
+    running.finish();
   }
 
   void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
                 const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient,
-                const EnqueueNext& enqueue_next) override {
+                KeyGradients key_gradients, const EnqueueNext& enqueue_next) override {
     TravellingKeys keys(backend_, ring_, plan, qkv);
     TravellingGradients gradients(backend_, ring_, plan, gradient);
     for (int hop = 0; hop < plan.ring_size; ++hop) {
@@ -200,7 +198,7 @@ class RingAttention : public SequenceAttention {
       if (hop == 0) enqueue_next();
       if (hop > 1) gradients.transfer(hop - 1);
       const auto& tasks = plan.tasks[static_cast<size_t>(plan.owner_at(hop))];
-      if (!tasks.empty()) {
+      if (hop == 0 || !tasks.empty()) {
         const KeyValueViews& here = keys.use();
         const KeyValueViews contributions = gradients.start(hop);
         add_attention_gradients(backend_, heads_, query_heads,
@@ -213,7 +211,9 @@ class RingAttention : public SequenceAttention {
                                  .tasks = tasks,
                                  .dquery = gradient.dquery,
                                  .dkey = contributions.key,
-                                 .dvalue = contributions.value});
+                                 .dvalue = contributions.value,
+                                 .overwrites_dquery = hop == 0,
+                                 .overwrites_dkey_dvalue = hop > 0 || key_gradients == KeyGradients::overwritten});
       }
       gradients.collect();
       keys.advance();

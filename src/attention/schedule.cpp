@@ -91,11 +91,9 @@ class ShardedSchedule : public AttentionSchedule {
     check_tensor(gradient.dkey, "dkey", DType::float32, tokens, heads_.key_heads, heads_.key_size);
     check_tensor(gradient.dvalue, "dvalue", DType::float32, tokens, heads_.key_heads, heads_.value_size);
     if (sizes_.ulysses_size == 1) {
-      for (const Tensor* tensor : {&gradient.dquery, &gradient.dkey, &gradient.dvalue}) {
-        backend_.fill(compute(), {.to = *tensor});
-      }
       backend_.wait(communication(), backend_.record(compute()));
-      inner_->backward(own.sequence, own_queries(), qkv, output, log_sum_exp, doutput, gradient, [] {});
+      inner_->backward(own.sequence, own_queries(), qkv, output, log_sum_exp, doutput, gradient,
+                       SequenceAttention::KeyGradients::overwritten, [] {});
       backend_.wait(compute(), backend_.record(communication()));
     } else {
       backend_.wait(communication(), backend_.record(compute()));
@@ -261,11 +259,10 @@ class ShardedSchedule : public AttentionSchedule {
           Buffer dquery = allocate("ulysses dQ", MemoryClass::communication, DType::float32, tokens, own.query.count(),
                                    heads_.key_size, compute());
           if (own.query.count() > 0) {
-            backend_.fill(compute(), {.to = dquery.tensor()});
             inner_->backward(plan.sequence, own.query, group_qkv(own, inputs, keys), inputs.output.tensor(),
                              query_heads_of(log_sum_exp, own.query), inputs.doutput.tensor(),
                              {dquery.tensor(), key_heads(dkeys.key, own.key), key_heads(dkeys.value, own.key)},
-                             enqueue_next);
+                             SequenceAttention::KeyGradients::added_to, enqueue_next);
           }
           previous.release();
           backend_.wait(communication(), backend_.record(compute()));

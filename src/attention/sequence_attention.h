@@ -55,10 +55,12 @@ class SequenceAttention {
   // tokens. output and log_sum_exp [tokens, query heads] are overwritten.
   virtual void forward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv,
                        const Tensor& output, const Tensor& log_sum_exp, const EnqueueNext& enqueue_next) = 0;
-  // ADDS to the gradients.
+  // Overwrites dquery; overwrites dkey and dvalue, or adds to them.
+  enum class KeyGradients { overwritten, added_to };
   virtual void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv,
                         const Tensor& output, const Tensor& log_sum_exp, const Tensor& doutput,
-                        const ShardedQkvGradient& gradient, const EnqueueNext& enqueue_next) = 0;
+                        const ShardedQkvGradient& gradient, KeyGradients key_gradients,
+                        const EnqueueNext& enqueue_next) = 0;
 };
 
 // Keys and values travel around the ring, each hop hidden behind the attention to the shard at hand. A shard goes only

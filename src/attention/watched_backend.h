@@ -58,8 +58,9 @@ class WatchedBackend : public Backend {
     inner_->copy_to_host(stream, from, to);
   }
 
-  std::unique_ptr<AttentionState> begin_attention(Stream& stream, const AttentionShape& shape) override {
-    return inner_->begin_attention(stream, shape);
+  std::unique_ptr<AttentionState> begin_attention(Stream& stream, const AttentionShape& shape,
+                                                  const AttentionDestination& destination) override {
+    return inner_->begin_attention(stream, shape, destination);
   }
   void attention_forward(Stream& stream, const AttentionForward& arguments) override {
     attention(stream);

@@ -67,10 +67,12 @@ class Backend {
   // ---- operations ----
   virtual void gemm(Stream& stream, const Gemm& arguments) = 0;
 
-  virtual std::unique_ptr<AttentionState> begin_attention(Stream& stream, const AttentionShape& shape) = 0;
+  // `destination` is optional ({}).
+  virtual std::unique_ptr<AttentionState> begin_attention(Stream& stream, const AttentionShape& shape,
+                                                          const AttentionDestination& destination) = 0;
   virtual void attention_forward(Stream& stream, const AttentionForward& arguments) = 0;
   // Writes output [query tokens, query heads, value size] (compute dtype) and log_sum_exp [query tokens, query heads]
-  // (float32). A query that saw no key gets 0 and -inf.
+  // (float32). A query that saw no key gets 0 and -inf. With a destination given to begin_attention they must be it.
   virtual void finish_attention(Stream& stream, AttentionState& state, const Tensor& output,
                                 const Tensor& log_sum_exp) = 0;
   virtual void attention_backward(Stream& stream, const AttentionBackward& arguments) = 0;

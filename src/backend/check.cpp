@@ -146,7 +146,10 @@ void check(const AttentionForward& arguments, const AttentionShape& shape, DType
 
 void check(const AttentionBackward& arguments, DType compute) {
   const Checker is("attention_backward");
-  const auto& [query, key, value, output, log_sum_exp, doutput, tasks, scale, dquery, dkey, dvalue] = arguments;
+  const auto& [query, key, value, output, log_sum_exp, doutput, tasks, scale, dquery, dkey, dvalue, overwrites_dquery,
+               overwrites_dkey_dvalue] = arguments;
+  static_cast<void>(overwrites_dquery);
+  static_cast<void>(overwrites_dkey_dvalue);
   check_query_key_value(is, query, key, value, compute);
   const Extents results = {query.extent(0), query.extent(1), value.extent(2)};
   is.tensor("output", output, {compute}, results);
@@ -164,6 +167,23 @@ void check_attention_results(const AttentionShape& shape, const Tensor& output, 
   const Checker is("finish_attention");
   is.tensor("output", output, {compute}, {shape.query_tokens, shape.query_heads, shape.value_size});
   is.tensor("log_sum_exp", log_sum_exp, {DType::float32}, {shape.query_tokens, shape.query_heads});
+}
+
+void check(const AttentionDestination& destination, const AttentionShape& shape, DType compute) {
+  if (destination.output.is_absent() && destination.log_sum_exp.is_absent()) return;
+  const Checker is("begin_attention");
+  is.tensor("output", destination.output, {compute}, {shape.query_tokens, shape.query_heads, shape.value_size});
+  is.tensor("log_sum_exp", destination.log_sum_exp, {DType::float32}, {shape.query_tokens, shape.query_heads});
+}
+
+void check_attention_destination(const AttentionDestination& destination, const Tensor& output,
+                                 const Tensor& log_sum_exp) {
+  if (destination.output.is_absent()) return;
+  const auto is_same = [](const Tensor& left, const Tensor& right) {
+    return left.data == right.data && left.extents == right.extents && left.strides == right.strides;
+  };
+  if (is_same(destination.output, output) && is_same(destination.log_sum_exp, log_sum_exp)) return;
+  throw ContractError("finish_attention: output and log_sum_exp are not the destination given to begin_attention");
 }
 
 void check(const RmsNormForward& arguments, DType compute) {

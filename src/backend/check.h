@@ -13,9 +13,14 @@ void check(const Gemm& arguments, DType compute);
 void check(const AttentionShape& shape);
 void check(const AttentionForward& arguments, const AttentionShape& shape, DType compute);
 void check(const AttentionBackward& arguments, DType compute);
+// Arguments of Backend::begin_attention. An absent destination always fits.
+void check(const AttentionDestination& destination, const AttentionShape& shape, DType compute);
 // Arguments of Backend::finish_attention.
 void check_attention_results(const AttentionShape& shape, const Tensor& output, const Tensor& log_sum_exp,
                              DType compute);
+// They are the destination that begin_attention was given, if it was given one.
+void check_attention_destination(const AttentionDestination& destination, const Tensor& output,
+                                 const Tensor& log_sum_exp);
 void check(const RmsNormForward& arguments, DType compute);
 void check(const RmsNormBackward& arguments, DType compute);
 void check(const RopeTable& arguments);

@@ -53,6 +53,14 @@ struct AttentionShape {
   int64_t value_size = 0;  // of one head
 };
 
+// Where finish_attention is going to write, when the caller knows it beforehand: a backend may write there from the
+// first forward call on and save a pass over the output. The memory must live until finish_attention and hold nothing
+// that attention_forward reads.
+struct AttentionDestination {
+  Tensor output;       // [query tokens, query heads, value size], compute dtype
+  Tensor log_sum_exp;  // [query tokens, query heads] float32
+};
+
 // The running softmax of a set of queries, owned by the backend that made it (float32 output and log-sum-exp on CPU).
 // Movable through unique_ptr only; destroying it gives its memory back in compute-stream order.
 class AttentionState {
@@ -75,9 +83,10 @@ struct AttentionForward {
   AttentionState* state = nullptr;
 };
 
-// Adds to dquery, dkey, dvalue what `tasks` contribute. `output` and `log_sum_exp` are the FINAL ones, over all keys of
-// the whole sequence, so tasks can be computed one by one anywhere (Dao et al. 2022, section 3; natural log-sum-exp of
-// the scaled scores).
+// Adds to dquery, dkey, dvalue what `tasks` contribute, or overwrites them with it (with zeros where no task
+// contributes): the first list of a gradient writes what would have to be cleared. `output` and `log_sum_exp` are the
+// FINAL ones, over all keys of the whole sequence, so tasks can be computed one by one anywhere (Dao et al. 2022,
+// section 3; natural log-sum-exp of the scaled scores).
 struct AttentionBackward {
   Tensor query, key, value;  // as in AttentionForward
   Tensor output;             // [query tokens, query heads, value size], compute dtype
@@ -85,9 +94,11 @@ struct AttentionBackward {
   Tensor doutput;            // like output
   std::span<const AttentionTask> tasks;
   float scale = 1.0f;
-  Tensor dquery;  // [query tokens, query heads, key size] float32, added to
-  Tensor dkey;    // [key tokens, key heads, key size] float32, added to
-  Tensor dvalue;  // [key tokens, key heads, value size] float32, added to
+  Tensor dquery;  // [query tokens, query heads, key size] float32
+  Tensor dkey;    // [key tokens, key heads, key size] float32
+  Tensor dvalue;  // [key tokens, key heads, value size] float32
+  bool overwrites_dquery = false;
+  bool overwrites_dkey_dvalue = false;
 };
 
 // ---- normalisation, positions, activation ----

@@ -82,7 +82,8 @@ TEST_F(CpuBackendAttention, ForwardInPiecesOnEveryStream) {
     const TensorPair log_sum_exp = tensors_.undefined({kTokens, kHeads});
     const int64_t before = backend_->arena(Tier::device).usage().current;
     {
-      const std::unique_ptr<AttentionState> state = backend_->begin_attention(*stream, {kTokens, kHeads, kValueSize});
+      const std::unique_ptr<AttentionState> state =
+          backend_->begin_attention(*stream, {kTokens, kHeads, kValueSize}, {});
       EXPECT_GT(backend_->arena(Tier::device).usage().current, before);
       // Two calls over disjoint keys; the caller's task list dies right after the call.
       {
@@ -104,7 +105,7 @@ TEST_F(CpuBackendAttention, QueriesWithoutKeysGetZeroAndMinusInfinity) {
   const TensorPair output = tensors_.undefined({kTokens, kHeads, kValueSize});
   const TensorPair log_sum_exp = tensors_.undefined({kTokens, kHeads});
   Stream& stream = backend_->compute_stream();
-  const std::unique_ptr<AttentionState> state = backend_->begin_attention(stream, {kTokens, kHeads, kValueSize});
+  const std::unique_ptr<AttentionState> state = backend_->begin_attention(stream, {kTokens, kHeads, kValueSize}, {});
   backend_->finish_attention(stream, *state, output.fast, log_sum_exp.fast);
   for (int64_t i = 0; i < output.fast.element_count(); ++i) EXPECT_EQ(output.fast.as<float>()[i], 0.0f);
   for (int64_t i = 0; i < log_sum_exp.fast.element_count(); ++i) {
@@ -119,7 +120,7 @@ TEST_F(CpuBackendAttention, BackwardIsTheGradientOfForwardAndAdds) {
   const TensorPair output = tensors_.undefined({kTokens, kHeads, kValueSize});
   const TensorPair log_sum_exp = tensors_.undefined({kTokens, kHeads});
   const auto loss = [&] {
-    const std::unique_ptr<AttentionState> state = backend_->begin_attention(stream, {kTokens, kHeads, kValueSize});
+    const std::unique_ptr<AttentionState> state = backend_->begin_attention(stream, {kTokens, kHeads, kValueSize}, {});
     backend_->attention_forward(stream, {query_.fast, key_.fast, value_.fast, causal_, kScale, state.get()});
     backend_->finish_attention(stream, *state, output.fast, log_sum_exp.fast);
     double sum = 0.0;
@@ -152,9 +153,8 @@ TEST_F(CpuBackendAttention, BackwardIsTheGradientOfForwardAndAdds) {
   const TensorPair dquery = tensors_.normal({kTokens, kHeads, kKeySize}, 0, 0.0);
   const TensorPair dkey = tensors_.normal({kTokens, kKeyHeads, kKeySize}, 0, 0.0);
   const TensorPair dvalue = tensors_.normal({kTokens, kKeyHeads, kValueSize}, 0, 0.0);
-  const AttentionBackward arguments = {query_.fast,      key_.fast,     value_.fast, output.fast,
-                                       log_sum_exp.fast, doutput_.fast, causal_,     kScale,
-                                       dquery.fast,      dkey.fast,     dvalue.fast};
+  AttentionBackward arguments = {query_.fast, key_.fast, value_.fast, output.fast, log_sum_exp.fast, doutput_.fast,
+                                 causal_,     kScale,    dquery.fast, dkey.fast,   dvalue.fast};
   backend_->attention_backward(stream, arguments);
   EXPECT_LT(relative_error(dquery.fast, expected_dquery), 1e-3);
   EXPECT_LT(relative_error(dkey.fast, expected_dkey), 1e-3);
@@ -164,11 +164,39 @@ TEST_F(CpuBackendAttention, BackwardIsTheGradientOfForwardAndAdds) {
   backend_->attention_backward(backend_->communication_stream(), arguments);
   backend_->finish(backend_->record(backend_->communication_stream()));
   EXPECT_NEAR(static_cast<double>(dkey.fast.as<float>()[7]), 2 * first, 1e-6 * std::abs(first));
+  // Overwritten, side by side and without tasks.
+  arguments.overwrites_dkey_dvalue = true;
+  backend_->attention_backward(stream, arguments);
+  EXPECT_LT(relative_error(dkey.fast, expected_dkey), 1e-3);
+  EXPECT_LT(relative_error(dvalue.fast, expected_dvalue), 1e-3);
+  EXPECT_GT(relative_error(dquery.fast, expected_dquery), 1.5);  // three times what it should be
+  arguments.overwrites_dquery = true;
+  arguments.overwrites_dkey_dvalue = false;
+  backend_->attention_backward(stream, arguments);
+  EXPECT_LT(relative_error(dquery.fast, expected_dquery), 1e-3);
+  EXPECT_GT(relative_error(dkey.fast, expected_dkey), 0.9);
+  arguments.tasks = {};
+  backend_->attention_backward(stream, arguments);
+  for (int64_t i = 0; i < dquery.fast.element_count(); ++i) EXPECT_EQ(dquery.fast.as<float>()[i], 0.0f);
+}
+
+TEST_F(CpuBackendAttention, TheDestinationIsWhatFinishWrites) {
+  Stream& stream = backend_->compute_stream();
+  const TensorPair output = tensors_.undefined({kTokens, kHeads, kValueSize});
+  const TensorPair other = tensors_.undefined({kTokens, kHeads, kValueSize});
+  const TensorPair log_sum_exp = tensors_.undefined({kTokens, kHeads});
+  const std::unique_ptr<AttentionState> state =
+      backend_->begin_attention(stream, {kTokens, kHeads, kValueSize}, {output.fast, log_sum_exp.fast});
+  EXPECT_THROW(backend_->finish_attention(stream, *state, other.fast, log_sum_exp.fast), ContractError);
+  backend_->finish_attention(stream, *state, output.fast, log_sum_exp.fast);
+  EXPECT_EQ(output.fast.as<float>()[0], 0.0f);
+  EXPECT_THROW(backend_->begin_attention(stream, {kTokens + 1, kHeads, kValueSize}, {output.fast, log_sum_exp.fast}),
+               ContractError);
 }
 
 TEST_F(CpuBackendAttention, NamesWhatDoesNotFit) {
   Stream& stream = backend_->compute_stream();
-  const std::unique_ptr<AttentionState> state = backend_->begin_attention(stream, {kTokens, kHeads, kValueSize});
+  const std::unique_ptr<AttentionState> state = backend_->begin_attention(stream, {kTokens, kHeads, kValueSize}, {});
   const auto error_text = [&](const AttentionForward& arguments) -> std::string {
     try {
       backend_->attention_forward(stream, arguments);

@@ -25,9 +25,11 @@ using cpu::QueueStream;
 
 class CpuAttentionState final : public AttentionState {
  public:
-  CpuAttentionState(const AttentionShape& shape, Buffer buffer) : shape_(shape), buffer_(std::move(buffer)) {}
+  CpuAttentionState(const AttentionShape& shape, AttentionDestination destination, Buffer buffer)
+      : shape_(shape), destination_(std::move(destination)), buffer_(std::move(buffer)) {}
 
   const AttentionShape& shape() const { return shape_; }
+  const AttentionDestination& destination() const { return destination_; }
   const Tensor& memory() const { return buffer_.tensor(); }
   void used_on(Stream& stream) { buffer_.last_used_on(stream); }
   // Set by the work of begin_attention, so only work behind it may look inside.
@@ -35,6 +37,7 @@ class CpuAttentionState final : public AttentionState {
 
  private:
   AttentionShape shape_;
+  AttentionDestination destination_;  // written by finish_attention only
   std::shared_ptr<cpu::AttentionAccumulator> accumulator_ = std::make_shared<cpu::AttentionAccumulator>();
   Buffer buffer_;
 };
@@ -109,11 +112,14 @@ class CpuBackend final : public Backend {
     run(stream, [arguments] { cpu::gemm(arguments); });
   }
 
-  std::unique_ptr<AttentionState> begin_attention(Stream& stream, const AttentionShape& shape) override {
+  std::unique_ptr<AttentionState> begin_attention(Stream& stream, const AttentionShape& shape,
+                                                  const AttentionDestination& destination) override {
     check(shape);
+    check(destination, shape, DType::float32);
     auto state = std::make_unique<CpuAttentionState>(
-        shape, device_arena_.allocate("attention.accumulator", MemoryClass::workspace, DType::float32,
-                                      {cpu::attention_accumulator_elements(shape)}, stream));
+        shape, destination,
+        device_arena_.allocate("attention.accumulator", MemoryClass::workspace, DType::float32,
+                               {cpu::attention_accumulator_elements(shape)}, stream));
     run(stream, [shape, memory = state->memory(), accumulator = state->accumulator()] {
       *accumulator = cpu::begin_attention(shape, memory);
     });
@@ -137,6 +143,7 @@ class CpuBackend final : public Backend {
                         const Tensor& log_sum_exp) override {
     CpuAttentionState& cpu_state = own(&state);
     check_attention_results(cpu_state.shape(), output, log_sum_exp, DType::float32);
+    check_attention_destination(cpu_state.destination(), output, log_sum_exp);
     run(stream, [accumulator = cpu_state.accumulator(), output, log_sum_exp] {
       cpu::finish_attention(*accumulator, output, log_sum_exp);
     });
@@ -149,6 +156,11 @@ class CpuBackend final : public Backend {
         bytes("attention_backward.blocks",
               cpu::attention_backward_workspace_bytes(arguments.query.extent(2), arguments.value.extent(2)), stream);
     run_with_tasks(stream, arguments, [blocks = span_of(workspace)](const AttentionBackward& backward) {
+      if (backward.overwrites_dquery) cpu::fill({backward.dquery, 0.0});
+      if (backward.overwrites_dkey_dvalue) {
+        cpu::fill({backward.dkey, 0.0});
+        cpu::fill({backward.dvalue, 0.0});
+      }
       cpu::attention_backward(backward, blocks);
     });
   }

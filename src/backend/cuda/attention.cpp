@@ -65,9 +65,7 @@ class CudaAttention::Implementation {
   void finish(cudaStream_t stream, AttentionState& base, const Tensor& output, const Tensor& log_sum_exp) {
     State& state = state_of(&base);
     check_attention_results(state.shape_, output, log_sum_exp, output.dtype);
-    require(state.destination_.output.is_absent() || (same_view(state.destination_.output, output) &&
-                                                      same_view(state.destination_.log_sum_exp, log_sum_exp)),
-            "finish_attention: output and log_sum_exp are not the destination given to begin_attention");
+    check_attention_destination(state.destination_, output, log_sum_exp);
     if (state.shape_.query_tokens == 0 || state.shape_.query_heads == 0) return;
     if (!state.open) {
       clear_log_sum_exp(log_sum_exp, stream);
@@ -245,9 +243,7 @@ CudaAttention::~CudaAttention() = default;
 std::unique_ptr<AttentionState> CudaAttention::begin(cudaStream_t /*stream*/, const AttentionShape& shape,
                                                      const AttentionDestination& destination) {
   check(shape);
-  if (!destination.output.is_absent()) {
-    check_attention_results(shape, destination.output, destination.log_sum_exp, destination.output.dtype);
-  }
+  check(destination, shape, destination.output.dtype);
   return std::make_unique<State>(shape, destination);
 }
 

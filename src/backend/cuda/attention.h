@@ -32,12 +32,6 @@ namespace ithaca::cuda {
 using WorkspaceProvider =
     std::function<std::shared_ptr<void>(std::string_view name, int64_t bytes, cudaStream_t stream)>;
 
-// Where finish() is going to write, when the caller knows it beforehand: saves a pass over the output.
-struct AttentionDestination {
-  Tensor output;       // [query tokens, query heads, value size], compute dtype
-  Tensor log_sum_exp;  // [query tokens, query heads] float32
-};
-
 class CudaAttention {
  public:
   struct Options {
@@ -58,8 +52,7 @@ class CudaAttention {
   CudaAttention(const CudaAttention&) = delete;
   CudaAttention& operator=(const CudaAttention&) = delete;
 
-  // Backend::begin_attention. `destination` is optional; its memory must live until finish() and hold nothing that
-  // forward() reads.
+  // Backend::begin_attention.
   std::unique_ptr<AttentionState> begin(cudaStream_t stream, const AttentionShape& shape,
                                         const AttentionDestination& destination = {});
   // Backend::attention_forward, attention_backward: bfloat16, or float32 (own kernels). Arguments are checked.

@@ -1,7 +1,8 @@
 // The backward half of CudaAttention. Each call's gradients come in bfloat16 from cuDNN and are added to the caller's
-// float32 tensors; own kernels add directly.
+// float32 tensors, or written there when nothing is in them yet; own kernels add directly.
 #include <bit>
 #include <initializer_list>
+#include <vector>
 
 #include "backend/cuda/attention_engine.h"
 #include "backend/cuda/cuda_check.h"
@@ -15,7 +16,14 @@ class BackwardCalls {
   BackwardCalls(AttentionEngine& engine, const AttentionBackward& arguments, cudaStream_t stream)
       : engine_(engine), arguments_(arguments), stream_(stream) {}
 
-  void run(PreparedCall& prepared) {
+  // `overwrites`: the call's gradients are all there is, and go over what the caller's tensors hold.
+  struct Overwrites {
+    bool dquery = false;
+    bool dkey_dvalue = false;
+  };
+
+  void run(PreparedCall& prepared, Overwrites overwrites) {
+    overwrites_ = overwrites;
     if (prepared.call.form == AttentionForm::dense && run_dense(prepared)) return;
     if (prepared.call.form != AttentionForm::tasks && run_ragged(prepared)) return;
     run_tasks(prepared);
@@ -36,14 +44,16 @@ class BackwardCalls {
   }
 
   // Adds a dense [batch * length, heads, size] gradient to the tokens it belongs to.
-  void add_batch(const Tensor& from, int64_t first, int64_t distance, int64_t length, int64_t batch, const Tensor& to) {
+  void add_batch(const Tensor& from, int64_t first, int64_t distance, int64_t length, int64_t batch, const Tensor& to,
+                 bool overwrites) {
     if (distance == length) {
-      add_gradient(from, to.slice(0, first, first + batch * length), stream_);
+      add_gradient(from, to.slice(0, first, first + batch * length), overwrites, stream_);
       return;
     }
     for (int64_t i = 0; i < batch; ++i) {
       const int64_t begin = first + i * distance;
-      add_gradient(from.slice(0, i * length, (i + 1) * length), to.slice(0, begin, begin + length), stream_);
+      add_gradient(from.slice(0, i * length, (i + 1) * length), to.slice(0, begin, begin + length), overwrites,
+                   stream_);
     }
   }
 
@@ -84,9 +94,12 @@ class BackwardCalls {
     data.row_sums = sums.tensor.as<float>();
     data.dquery_accumulator = accumulator.tensor.as<float>();
     execute(shape, data, gradients, call.window);
-    add_batch(gradients.dquery.tensor, first.q_begin, q_distance, shape.query_length, shape.batch, arguments_.dquery);
-    add_batch(gradients.dkey.tensor, first.k_begin, k_distance, shape.key_length, shape.batch, arguments_.dkey);
-    add_batch(gradients.dvalue.tensor, first.k_begin, k_distance, shape.key_length, shape.batch, arguments_.dvalue);
+    add_batch(gradients.dquery.tensor, first.q_begin, q_distance, shape.query_length, shape.batch, arguments_.dquery,
+              overwrites_.dquery);
+    add_batch(gradients.dkey.tensor, first.k_begin, k_distance, shape.key_length, shape.batch, arguments_.dkey,
+              overwrites_.dkey_dvalue);
+    add_batch(gradients.dvalue.tensor, first.k_begin, k_distance, shape.key_length, shape.batch, arguments_.dvalue,
+              overwrites_.dkey_dvalue);
     return true;
   }
 
@@ -148,13 +161,21 @@ class BackwardCalls {
     const RaggedTokenStrides strides = {query_row, key_row, key_row, query_row, shape.query_heads};
     data.ragged = engine_.lists().ragged_arrays(prepared, strides, shape.batch, queries.begin, keys.begin, stream_);
     execute(shape, data, gradients, prepared.call.window);
-    add_gradient(gradients.dquery.tensor, arguments_.dquery.slice(0, queries.begin, queries.end), stream_);
-    add_gradient(gradients.dkey.tensor, arguments_.dkey.slice(0, keys.begin, keys.end), stream_);
-    add_gradient(gradients.dvalue.tensor, arguments_.dvalue.slice(0, keys.begin, keys.end), stream_);
+    add_gradient(gradients.dquery.tensor, arguments_.dquery.slice(0, queries.begin, queries.end), overwrites_.dquery,
+                 stream_);
+    add_gradient(gradients.dkey.tensor, arguments_.dkey.slice(0, keys.begin, keys.end), overwrites_.dkey_dvalue,
+                 stream_);
+    add_gradient(gradients.dvalue.tensor, arguments_.dvalue.slice(0, keys.begin, keys.end), overwrites_.dkey_dvalue,
+                 stream_);
     return true;
   }
 
   void run_tasks(PreparedCall& prepared) {
+    if (overwrites_.dquery) clear_gradient(arguments_.dquery, stream_);
+    if (overwrites_.dkey_dvalue) {
+      clear_gradient(arguments_.dkey, stream_);
+      clear_gradient(arguments_.dvalue, stream_);
+    }
     const OwnTensor sums =
         allocate("attention.row_sums", DType::float32, {arguments_.query.extent(0), arguments_.query.extent(1)});
     output_gradient_sums(arguments_.output, arguments_.doutput, sums.tensor.as<float>(), stream_);
@@ -208,18 +229,41 @@ class BackwardCalls {
   AttentionEngine& engine_;
   const AttentionBackward& arguments_;
   cudaStream_t stream_;
+  Overwrites overwrites_;  // of the call at hand
 };
+
+// Whether the ranges are all of `tokens`.
+bool are_all(const std::vector<TokenRange>& ranges, int64_t tokens) {
+  return ranges.size() == 1 && ranges[0] == TokenRange{0, tokens};
+}
 
 }  // namespace
 
 void attention_backward(AttentionEngine& engine, const AttentionBackward& arguments, cudaStream_t stream) {
-  if (arguments.tasks.empty() || arguments.query.element_count() == 0 || arguments.key.element_count() == 0) return;
+  BackwardCalls::Overwrites overwrites{arguments.overwrites_dquery, arguments.overwrites_dkey_dvalue};
+  const auto clear = [&](bool dquery, bool dkey_dvalue) {
+    if (dquery) clear_gradient(arguments.dquery, stream);
+    if (!dkey_dvalue) return;
+    clear_gradient(arguments.dkey, stream);
+    clear_gradient(arguments.dvalue, stream);
+  };
+  if (arguments.tasks.empty() || arguments.query.element_count() == 0 || arguments.key.element_count() == 0) {
+    clear(overwrites.dquery, overwrites.dkey_dvalue);
+    return;
+  }
   const bool fused = !engine.options().deterministic && AttentionEngine::is_aligned(arguments.output) &&
                      AttentionEngine::is_aligned(arguments.doutput);
   const AttentionCallRules rules =
       engine.rules(arguments.query, arguments.key, arguments.value, fused, engine.options().longest_own_backward);
   BackwardCalls calls(engine, arguments, stream);
-  for (PreparedCall& prepared : engine.lists().find(arguments.tasks, rules)) calls.run(prepared);
+  std::vector<PreparedCall>& list = engine.lists().find(arguments.tasks, rules);
+  // A single call that writes all tokens of a gradient can overwrite it; otherwise it is cleared and added to.
+  const bool is_single = list.size() == 1;
+  const bool all_queries = is_single && are_all(list[0].queries, arguments.query.extent(0));
+  const bool all_keys = is_single && are_all(list[0].keys, arguments.key.extent(0));
+  clear(overwrites.dquery && !all_queries, overwrites.dkey_dvalue && !all_keys);
+  overwrites = {overwrites.dquery && all_queries, overwrites.dkey_dvalue && all_keys};
+  for (PreparedCall& prepared : list) calls.run(prepared, overwrites);
 }
 
 }  // namespace ithaca::cuda

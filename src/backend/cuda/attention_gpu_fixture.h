@@ -63,6 +63,7 @@ struct Problem {
   DType dtype = DType::bfloat16;
   Layouts layouts;
   bool with_destination = true;
+  bool overwrites = false;    // the gradients; otherwise they are added to what is there
   double key_shift = 0.0;     // added to every key element
   double query_shift = 0.0;   // added to every query element
   double last_key_scale = 1;  // of the keys of the last shard
@@ -362,14 +363,16 @@ class CudaAttentionTest : public ::testing::Test {
       arguments.dquery = tensors.dquery.tensor;
       arguments.dkey = tensors.dkey.tensor.slice(0, shard.k_begin, shard.k_end);
       arguments.dvalue = tensors.dvalue.tensor.slice(0, shard.k_begin, shard.k_end);
+      arguments.overwrites_dquery = problem.overwrites && &shard == &problem.shards.front();
+      arguments.overwrites_dkey_dvalue = problem.overwrites;
       attention.backward(stream_, arguments);
     }
   }
 
-  Results results_of(const Tensors& tensors) {
+  Results results_of(const Tensors& tensors, bool overwrites = false) {
     ITHACA_CUDA_CHECK(cudaStreamSynchronize(stream_));
-    const auto added = [](Values values) {
-      for (double& value : values) value -= kGradientBefore;
+    const auto added = [&](Values values) {
+      for (double& value : values) value -= overwrites ? 0.0 : kGradientBefore;
       return values;
     };
     return {download(tensors.output, "output"), download(tensors.log_sum_exp, "log_sum_exp"),
@@ -381,7 +384,7 @@ class CudaAttentionTest : public ::testing::Test {
     const Tensors tensors = tensors_of(problem, inputs);
     forward(attention, problem, tensors);
     backward(attention, problem, tensors);
-    return results_of(tensors);
+    return results_of(tensors, problem.overwrites);
   }
 
   struct Errors {

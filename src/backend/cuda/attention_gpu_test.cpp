@@ -365,6 +365,33 @@ TEST_F(CudaAttentionTest, NothingWaitsForTheDevice) {
   cudaGraphDestroy(graph);
 }
 
+// Gradients that are overwritten: by single calls over all tokens, by several calls, where tasks leave tokens out, in
+// shards of keys, and without tasks.
+TEST_F(CudaAttentionTest, GradientsAreOverwritten) {
+  for (const CudaAttention::Options& options : {fused_always(), own_only()}) {
+    const auto attention = make_attention(options);
+    const std::string kernels = options.use_cudnn ? "fused, " : "own, ";
+    Problem with_gaps = problem_of(300, 260, {{10, 130, 3, 140, kNoLower, 20}, {131, 290, 150, 260, -40, kNoUpper}});
+    Problem mixed = problem_of(256, 384, {{0, 256, 0, 128}, {0, 256, 128, 384, kNoLower, 0}});
+    for (auto& [problem, name] :
+         std::vector<std::pair<Problem, std::string>>{{documents({384}), "dense"},
+                                                      {documents({128, 128, 128}), "dense batch"},
+                                                      {documents({100, 28, 129}), "ragged"},
+                                                      {with_gaps, "with gaps"},
+                                                      {mixed, "two calls"},
+                                                      {causal_in_shards(500, 3), "shards"}}) {
+      problem.overwrites = true;
+      check(*attention, problem, kernels + name);
+    }
+    Problem nothing = problem_of(40, 24, {});
+    nothing.overwrites = true;
+    const Results results = run(*attention, nothing, inputs_of(nothing));
+    for (const Values* values : {&results.dquery, &results.dkey, &results.dvalue}) {
+      for (const double value : *values) ASSERT_EQ(value, 0.0) << kernels;
+    }
+  }
+}
+
 TEST_F(CudaAttentionTest, MisuseIsRefused) {
   const auto attention = make_attention();
   Problem problem = documents({16});

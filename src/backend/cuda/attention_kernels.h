@@ -73,8 +73,10 @@ void scatter_rows(const float* dense, int64_t first_token, int64_t distance, int
 void copy_heads(const Tensor& from, const Tensor& to, cudaStream_t stream);
 // to = from, [tokens, heads] float32.
 void copy_rows(const Tensor& from, const Tensor& to, cudaStream_t stream);
-// to += from, [tokens, heads, size]; from bfloat16 contiguous, to float32.
-void add_gradient(const Tensor& from, const Tensor& to, cudaStream_t stream);
+// to += from, or to = from with `overwrites`: [tokens, heads, size], from bfloat16 contiguous, to float32.
+void add_gradient(const Tensor& from, const Tensor& to, bool overwrites, cudaStream_t stream);
+// to = 0, [tokens, heads, size] float32.
+void clear_gradient(const Tensor& to, cudaStream_t stream);
 // sums[token, head] = sum of output * doutput; contiguous float32.
 void output_gradient_sums(const Tensor& output, const Tensor& doutput, float* sums, cudaStream_t stream);
 

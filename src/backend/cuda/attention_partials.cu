@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-template <int kWidth>
+template <int kWidth, bool kOverwrites>
 __global__ void __launch_bounds__(kThreads)
     add_gradient_kernel(int64_t tokens, int64_t heads, int size, HeadRows<const BFloat> from, HeadRows<float> to) {
   for_each_row(tokens, heads, [&](RowIndex index, int lane, bool is_live) {
@@ -286,11 +286,25 @@ __global__ void __launch_bounds__(kThreads)
     float* target = to.row(index.token, index.head);
     for (int i = lane * kWidth; i < size; i += kRowLanes * kWidth) {
       const auto x = Pack<BFloat, kWidth>::load(source + i);
-      auto sum = Pack<float, kWidth>::load(target + i);
+      Pack<float, kWidth> sum;
+      if constexpr (!kOverwrites) sum = Pack<float, kWidth>::load(target + i);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) sum.set(j, sum[j] + x[j]);
+      for (int j = 0; j < kWidth; ++j) sum.set(j, kOverwrites ? x[j] : sum[j] + x[j]);
       sum.store(target + i);
     }
+  });
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    clear_gradient_kernel(int64_t tokens, int64_t heads, int size, HeadRows<float> to) {
+  for_each_row(tokens, heads, [&](RowIndex index, int lane, bool is_live) {
+    if (!is_live) return;
+    float* target = to.row(index.token, index.head);
+    Pack<float, kWidth> zeros;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) zeros.set(j, 0.0f);
+    for (int i = lane * kWidth; i < size; i += kRowLanes * kWidth) zeros.store(target + i);
   });
 }
 
@@ -440,14 +454,27 @@ void copy_rows(const Tensor& from, const Tensor& to, cudaStream_t stream) {
   ITHACA_CUDA_CHECK_LAUNCH("copy_rows_kernel");
 }
 
-void add_gradient(const Tensor& from, const Tensor& to, cudaStream_t stream) {
+void add_gradient(const Tensor& from, const Tensor& to, bool overwrites, cudaStream_t stream) {
   const int64_t tokens = to.extent(0);
   const int64_t heads = to.extent(1);
   if (tokens * heads == 0) return;
   with_width({&from, &to}, [&](auto width) {
-    add_gradient_kernel<decltype(width)::value><<<blocks_for(tokens * heads, kRowsPerBlock), kThreads, 0, stream>>>(
+    constexpr int kWidth = decltype(width)::value;
+    const auto kernel = overwrites ? add_gradient_kernel<kWidth, true> : add_gradient_kernel<kWidth, false>;
+    kernel<<<blocks_for(tokens * heads, kRowsPerBlock), kThreads, 0, stream>>>(
         tokens, heads, static_cast<int>(to.extent(2)), head_rows<const BFloat>(from), head_rows<float>(to));
     ITHACA_CUDA_CHECK_LAUNCH("add_gradient_kernel");
+  });
+}
+
+void clear_gradient(const Tensor& to, cudaStream_t stream) {
+  const int64_t tokens = to.extent(0);
+  const int64_t heads = to.extent(1);
+  if (tokens * heads == 0) return;
+  with_width({&to}, [&](auto width) {
+    clear_gradient_kernel<decltype(width)::value><<<blocks_for(tokens * heads, kRowsPerBlock), kThreads, 0, stream>>>(
+        tokens, heads, static_cast<int>(to.extent(2)), head_rows<float>(to));
+    ITHACA_CUDA_CHECK_LAUNCH("clear_gradient_kernel");
   });
 }
 

@@ -235,10 +235,12 @@ class CudaBackend final : public Backend, public DeviceMovement {
     run_here(stream, [&](cudaStream_t handle) { gemm_.run(arguments, workspace.tensor().data, handle); });
   }
 
-  std::unique_ptr<AttentionState> begin_attention(Stream& stream, const AttentionShape& shape) override {
+  std::unique_ptr<AttentionState> begin_attention(Stream& stream, const AttentionShape& shape,
+                                                  const AttentionDestination& destination) override {
     check(shape);
+    check(destination, shape, options_.compute_dtype);
     std::unique_ptr<AttentionState> state;
-    run_here(stream, [&](cudaStream_t handle) { state = attention_->begin(handle, shape); });
+    run_here(stream, [&](cudaStream_t handle) { state = attention_->begin(handle, shape, destination); });
     return std::make_unique<CheckedAttentionState>(shape, std::move(state));
   }
 
