@@ -317,6 +317,9 @@ void launch_clusters(const View<T>& view, int blocks, int64_t piece_vectors, cud
   const auto piece_bytes = static_cast<size_t>(piece_vectors) * 16;
   ITHACA_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(piece_bytes)));
+  // As many blocks as the pieces leave room for, rather than more of the first-level cache.
+  ITHACA_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
