@@ -4,6 +4,7 @@
 
 #include "attention/local_attention.h"
 #include "attention/sequence_attention.h"
+#include "backend/trace_scope.h"
 
 namespace ithaca {
 namespace {
@@ -160,6 +161,7 @@ class GatherAttention : public SequenceAttention {
     const std::vector<GatherGroup> all = groups(query_heads);
     std::optional<GatheredKeys> next = gather(plan, qkv, all.front());
     for (size_t index = 0; index < all.size(); ++index) {
+      const TraceScope scope(backend_, {.name = "head group", .index = static_cast<int64_t>(index)});
       GatheredKeys keys = std::move(*next);
       if (index + 1 < all.size()) next = gather(plan, qkv, all[index + 1]);
       if (index == 0) enqueue_next();

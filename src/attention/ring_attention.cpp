@@ -2,6 +2,7 @@
 
 #include "attention/local_attention.h"
 #include "attention/sequence_attention.h"
+#include "backend/trace_scope.h"
 
 namespace ithaca {
 namespace {
@@ -176,6 +177,7 @@ class RingAttention : public SequenceAttention {
     RunningAttention running(backend_, heads_, query_heads, output, log_sum_exp);
     TravellingKeys keys(backend_, ring_, plan, qkv);
     for (int hop = 0; hop < plan.ring_size; ++hop) {
+      const TraceScope scope(backend_, {.name = "hop", .index = hop});
       keys.send_ahead(hop);
       if (hop == 0) enqueue_next();
       const auto& tasks = plan.tasks[static_cast<size_t>(plan.owner_at(hop))];
@@ -194,6 +196,7 @@ class RingAttention : public SequenceAttention {
     TravellingKeys keys(backend_, ring_, plan, qkv);
     TravellingGradients gradients(backend_, ring_, plan, gradient);
     for (int hop = 0; hop < plan.ring_size; ++hop) {
+      const TraceScope scope(backend_, {.name = "hop", .index = hop});
       keys.send_ahead(hop);
       if (hop == 0) enqueue_next();
       if (hop > 1) gradients.transfer(hop - 1);

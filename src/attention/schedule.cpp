@@ -9,6 +9,7 @@
 #include "attention/head_deal.h"
 #include "attention/head_exchange.h"
 #include "attention/sequence_attention.h"
+#include "backend/trace_scope.h"
 #include "base/error.h"
 
 namespace ithaca {
@@ -202,6 +203,7 @@ class ShardedSchedule : public AttentionSchedule {
                       const Tensor& doutput, const Work& work) const {
     std::optional<HeadInputs> next = gather_group(exchange, 0, qkv, keys, output, doutput);
     for (int group = 0; group < deal_.groups(); ++group) {
+      const TraceScope scope(backend_, {.name = "head group", .index = group});
       HeadInputs inputs = std::move(*next);
       next.reset();
       const SequenceAttention::EnqueueNext enqueue_next = [&, group] {

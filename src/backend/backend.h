@@ -19,8 +19,11 @@
 #include "backend/arena.h"
 #include "backend/operations.h"
 #include "backend/stream.h"
+#include "backend/trace_scope.h"
 
 namespace ithaca {
+
+class SpanRecorder;
 
 // Tiles of the sequence that keep a backend at full speed, where nothing was asked for.
 struct TileSizes {
@@ -55,6 +58,16 @@ class Backend {
   virtual void enqueue(Stream& stream, std::function<void()> work) = 0;
   // Seconds that compute work has waited for other streams so far: communication and copies that were not hidden.
   virtual double exposed_wait_seconds() const = 0;
+
+  // ---- traces ----
+  // The work of a scope (TraceScope) from its beginning to its end. Ignored while nothing is recorded.
+  virtual void begin_scope(const ScopeName& /*name*/) {}
+  virtual void end_scope() noexcept {}
+  // Waits for what was enqueued before, then records what runs on the streams. Throws ConfigurationError where this
+  // backend cannot: the CPU backend records inside a tracing backend (backend/tracing_backend.h).
+  virtual void start_recording(std::shared_ptr<SpanRecorder> recorder);
+  // Waits for what has been enqueued; the recorder is complete afterwards. Nothing where nothing is recorded.
+  virtual void stop_recording() {}
 
   // ---- memory ----
   virtual Arena& arena(Tier tier) = 0;

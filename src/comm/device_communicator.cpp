@@ -208,11 +208,12 @@ void issue(MeetingBoard& board, int rank, DeviceMovement& movement, Stream& stre
 }  // namespace
 
 DeviceCommunicator::DeviceCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend,
-                                       DeviceMovement& movement)
+                                       DeviceMovement& movement, ExchangeFlows flows)
     : board_(std::move(board)),
       rank_(rank),
       backend_(backend),
       movement_(movement),
+      flows_(std::move(flows)),
       exceptions_in_flight_(std::uncaught_exceptions()) {
   if (board_->size() > movement_.most_sum_parts()) {
     throw ConfigurationError(fmt::format("{} ranks in one process exchange device memory; at most {} can",
@@ -225,11 +226,13 @@ DeviceCommunicator::~DeviceCommunicator() {
   if (std::uncaught_exceptions() > exceptions_in_flight_ || std::current_exception() != nullptr) board_->abandon(rank_);
 }
 
-void DeviceCommunicator::begin(const CollectiveCall& call) {
+ScopeName DeviceCommunicator::begin(const CollectiveCall& call) {
   check_call(call, rank_, size());
   const auto index = static_cast<size_t>(call.collective);
   ++traffic_.calls[index];
-  traffic_.bytes_sent[index] += bytes_sent(call, rank_, size());
+  const ScopeName name = flows_.next(call, rank_, size());
+  traffic_.bytes_sent[index] += name.bytes;
+  return name;
 }
 
 void DeviceCommunicator::all_to_all(Stream& stream, std::span<const Tensor> send, std::span<const Tensor> receive) {
@@ -237,7 +240,7 @@ void DeviceCommunicator::all_to_all(Stream& stream, std::span<const Tensor> send
   call->collective = Collective::all_to_all;
   call->send = blocks_of(send);
   call->receive = blocks_of(receive);
-  begin(*call);
+  const TraceScope scope(backend_, begin(*call));
   issue(*board_, rank_, movement_, stream, call, run_all_to_all);
 }
 
@@ -246,7 +249,7 @@ void DeviceCommunicator::all_gather(Stream& stream, const Tensor& send, std::spa
   call->collective = Collective::all_gather;
   call->send = {send};
   call->receive = blocks_of(receive);
-  begin(*call);
+  const TraceScope scope(backend_, begin(*call));
   issue(*board_, rank_, movement_, stream, call, run_all_gather);
 }
 
@@ -255,7 +258,7 @@ void DeviceCommunicator::reduce_scatter(Stream& stream, std::span<const Tensor> 
   call->collective = Collective::reduce_scatter;
   call->send = blocks_of(send);
   call->receive = {receive};
-  begin(*call);
+  const TraceScope scope(backend_, begin(*call));
   issue(*board_, rank_, movement_, stream, call, run_reduce_scatter);
 }
 
@@ -264,7 +267,7 @@ void DeviceCommunicator::all_reduce(Stream& stream, const Tensor& data) {
   call->collective = Collective::all_reduce;
   call->send = {data};
   call->receive = {data};
-  begin(*call);
+  const TraceScope scope(backend_, begin(*call));
   issue(*board_, rank_, movement_, stream, call, run_all_reduce);
 }
 
@@ -274,7 +277,7 @@ void DeviceCommunicator::broadcast(Stream& stream, const Tensor& data, int root)
   call->send = {data};
   call->receive = {data};
   call->root = root;
-  begin(*call);
+  const TraceScope scope(backend_, begin(*call));
   issue(*board_, rank_, movement_, stream, call, run_broadcast);
 }
 
@@ -285,7 +288,7 @@ void DeviceCommunicator::send_receive(Stream& stream, const Tensor& send, int to
   call->receive = {receive};
   call->to = send.is_absent() ? -1 : to;
   call->from = receive.is_absent() ? -1 : from;
-  begin(*call);
+  const TraceScope scope(backend_, begin(*call));
   if (call->to == rank_) {  // and `from` too: a group of one, say
     board_->world().throw_if_failed();
     movement_.issue(stream, [call](DeviceIssuer& issuer) { copy(issuer, call->send.front(), call->receive.front()); });
@@ -313,7 +316,7 @@ void DeviceCommunicator::send_receive(Stream& stream, const Tensor& send, int to
 void DeviceCommunicator::barrier() {
   const auto call = std::make_shared<Call>();
   call->collective = Collective::barrier;
-  begin(*call);
+  static_cast<void>(begin(*call));
   const auto ticket = board_->meet(rank_, call);
   ticket->wait_for_calls();
   ticket->close();
@@ -324,12 +327,12 @@ std::unique_ptr<Communicator> DeviceCommunicator::split(int color, int key, std:
   call->collective = Collective::split;
   call->color = color;
   call->key = key;
-  begin(*call);
+  static_cast<void>(begin(*call));
   const auto ticket = board_->meet(rank_, call);
   ticket->wait_for_calls();
   auto [board, rank] = ticket->split_group(std::string(name));
   ticket->close();
-  return std::make_unique<DeviceCommunicator>(std::move(board), rank, backend_, movement_);
+  return std::make_unique<DeviceCommunicator>(std::move(board), rank, backend_, movement_, flows_.of_split(color));
 }
 
 void DeviceCommunicator::abort(std::string_view reason) noexcept {

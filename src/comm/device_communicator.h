@@ -13,6 +13,7 @@
 #include "backend/device_movement.h"
 #include "comm/board.h"
 #include "comm/communicator.h"
+#include "comm/exchange_flows.h"
 
 namespace ithaca {
 
@@ -20,7 +21,8 @@ class DeviceCommunicator final : public Communicator {
  public:
   // Rank `rank` of the board's group, all of whose ranks have this form. `backend` and `movement`, which enqueues on
   // the backend's streams, must outlive the communicator.
-  DeviceCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend, DeviceMovement& movement);
+  DeviceCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend, DeviceMovement& movement,
+                     ExchangeFlows flows = {});
   ~DeviceCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -40,14 +42,15 @@ class DeviceCommunicator final : public Communicator {
   const Traffic& traffic() const override { return traffic_; }
 
  private:
-  // Checks and counts the call.
-  void begin(const CollectiveCall& call);
+  // Checks and counts the call, and names it for traces.
+  ScopeName begin(const CollectiveCall& call);
 
   std::shared_ptr<MeetingBoard> board_;
   int rank_;
   Backend& backend_;
   DeviceMovement& movement_;
   Traffic traffic_;
+  ExchangeFlows flows_;
   int exceptions_in_flight_;  // when this was made
 };
 

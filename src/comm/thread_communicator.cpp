@@ -177,8 +177,13 @@ std::vector<Tensor> blocks_of(std::span<const Tensor> blocks) {
 
 }  // namespace
 
-ThreadCommunicator::ThreadCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend)
-    : board_(std::move(board)), rank_(rank), backend_(backend), exceptions_in_flight_(std::uncaught_exceptions()) {}
+ThreadCommunicator::ThreadCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend,
+                                       ExchangeFlows flows)
+    : board_(std::move(board)),
+      rank_(rank),
+      backend_(backend),
+      flows_(std::move(flows)),
+      exceptions_in_flight_(std::uncaught_exceptions()) {}
 
 ThreadCommunicator::~ThreadCommunicator() {
   // Torn down by an exception: operations that this rank's streams still wait in must end now, for the backend is torn
@@ -186,15 +191,17 @@ ThreadCommunicator::~ThreadCommunicator() {
   if (std::uncaught_exceptions() > exceptions_in_flight_ || std::current_exception() != nullptr) board_->abandon(rank_);
 }
 
-void ThreadCommunicator::begin(const CollectiveCall& call) {
+ScopeName ThreadCommunicator::begin(const CollectiveCall& call) {
   check_call(call, rank_, size());
   const auto index = static_cast<size_t>(call.collective);
   ++traffic_.calls[index];
-  traffic_.bytes_sent[index] += bytes_sent(call, rank_, size());
+  const ScopeName name = flows_.next(call, rank_, size());
+  traffic_.bytes_sent[index] += name.bytes;
+  return name;
 }
 
 void ThreadCommunicator::enqueue(Stream& stream, CollectiveCall call, void (*work)(MeetingTicket& ticket)) {
-  begin(call);
+  const TraceScope scope(backend_, begin(call));
   auto ticket = board_->meet(rank_, std::make_shared<CollectiveCall>(std::move(call)));
   backend_.enqueue(stream, [ticket = std::move(ticket), work] { work(*ticket); });
 }
@@ -248,7 +255,7 @@ void ThreadCommunicator::send_receive(Stream& stream, const Tensor& send, int to
   call->to = send.is_absent() ? -1 : to;
   call->from = receive.is_absent() ? -1 : from;
   // A side that is there names its peer, so -1 is out of range then.
-  begin(*call);
+  const TraceScope scope(backend_, begin(*call));
   if (call->to == rank_) {  // and `from` too: a group of one, say
     board_->world().throw_if_failed();
     backend_.enqueue(stream, [call] { copy_elements(call->send.front(), call->receive.front()); });
@@ -267,7 +274,7 @@ void ThreadCommunicator::send_receive(Stream& stream, const Tensor& send, int to
 void ThreadCommunicator::barrier() {
   CollectiveCall call;
   call.collective = Collective::barrier;
-  begin(call);
+  static_cast<void>(begin(call));
   const auto ticket = board_->meet(rank_, std::make_shared<CollectiveCall>(std::move(call)));
   ticket->wait_for_calls();
   ticket->close();
@@ -278,12 +285,12 @@ std::unique_ptr<Communicator> ThreadCommunicator::split(int color, int key, std:
   call.collective = Collective::split;
   call.color = color;
   call.key = key;
-  begin(call);
+  static_cast<void>(begin(call));
   const auto ticket = board_->meet(rank_, std::make_shared<CollectiveCall>(std::move(call)));
   ticket->wait_for_calls();
   auto [board, rank] = ticket->split_group(std::string(name));
   ticket->close();
-  return std::make_unique<ThreadCommunicator>(std::move(board), rank, backend_);
+  return std::make_unique<ThreadCommunicator>(std::move(board), rank, backend_, flows_.of_split(color));
 }
 
 void ThreadCommunicator::abort(std::string_view reason) noexcept {

@@ -10,13 +10,14 @@
 
 #include "comm/board.h"
 #include "comm/communicator.h"
+#include "comm/exchange_flows.h"
 
 namespace ithaca {
 
 class ThreadCommunicator final : public Communicator {
  public:
   // Rank `rank` of the board's group. `backend` must outlive the communicator.
-  ThreadCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend);
+  ThreadCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend, ExchangeFlows flows = {});
   ~ThreadCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -36,8 +37,8 @@ class ThreadCommunicator final : public Communicator {
   const Traffic& traffic() const override { return traffic_; }
 
  private:
-  // Checks and counts the call.
-  void begin(const CollectiveCall& call);
+  // Checks and counts the call, and names it for traces.
+  ScopeName begin(const CollectiveCall& call);
   // A collective: calls it on the board and runs `work` on its ticket when the stream gets there.
   void enqueue(Stream& stream, CollectiveCall call, void (*work)(MeetingTicket& ticket));
 
@@ -45,6 +46,7 @@ class ThreadCommunicator final : public Communicator {
   int rank_;
   Backend& backend_;
   Traffic traffic_;
+  ExchangeFlows flows_;
   int exceptions_in_flight_;  // when this was made
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/trace_scope.h"
+
 namespace ithaca {
 
 DecoderLayer::DecoderLayer(const ModelDescription& model, int32_t layer, const ModelOptions& options, Backend& backend,
@@ -35,7 +37,8 @@ Tensor DecoderLayer::optional(const UnitTensors& tensors, int first, int last) c
 // ---- forward ----
 
 DecoderLayer::Projections DecoderLayer::project(const Tensor& input, const TokenContext& context,
-                                                const UnitTensors& parameters) {
+                                                const UnitTensors& parameters, std::string_view phase_name) {
+  const PhaseScope scope(backend_, phase_name);
   const int64_t tokens = context.tokens;
   const int64_t query_heads = model_.query_heads;
   const int64_t key_heads = model_.key_heads;
@@ -94,7 +97,8 @@ ShardedQkv DecoderLayer::attention_inputs(const Projections& projections) const 
 }
 
 void DecoderLayer::attend(const Projections& projections, const TokenContext& context, const Tensor& output,
-                          const Tensor& log_sum_exp) {
+                          const Tensor& log_sum_exp, std::string_view phase_name) {
+  const PhaseScope scope(backend_, phase_name);
   schedule_.forward(*context.plans[static_cast<size_t>(layer_)], attention_inputs(projections),
                     heads(output, 0, model_.query_heads), log_sum_exp);
 }
@@ -142,11 +146,12 @@ Buffer DecoderLayer::forward(Buffer input, const TokenContext& context, const Un
   const bool keep_all = saved != nullptr && options_.recompute == RecomputePolicy::none;
   const bool keep_attention = saved != nullptr && options_.recompute != RecomputePolicy::full;
 
-  Projections projections = project(input.tensor(), context, parameters);
+  Projections projections = project(input.tensor(), context, parameters, phase::kProjections);
   Buffer attention_output = workspace("attention output", {tokens, model_.query_heads * model_.head_size});
   Buffer log_sum_exp = allocate("attention log-sum-exp", MemoryClass::workspace, DType::float32,
                                 context.plans[static_cast<size_t>(layer_)]->log_sum_exp_extents());
-  attend(projections, context, attention_output.tensor(), log_sum_exp.tensor());
+  attend(projections, context, attention_output.tensor(), log_sum_exp.tensor(), phase::kAttention);
+  const PhaseScope rest(backend_, phase::kMlp);
   if (keep_all) {
     saved->save(key(SavedSlot::normed_attention_input), std::move(projections.normed), stream_);
     saved->save(key(SavedSlot::attention_inverse_rms), std::move(projections.inverse_rms), stream_);
@@ -239,11 +244,11 @@ Buffer DecoderLayer::backward(Buffer doutput, const TokenContext& context, const
   Buffer attention_output;
   Buffer log_sum_exp;
   if (options_.recompute == RecomputePolicy::full) {
-    projections = project(input.tensor(), context, parameters);
+    projections = project(input.tensor(), context, parameters, phase::kRecomputeProjections);
     attention_output = workspace("attention output", {tokens, model_.query_heads * model_.head_size});
     log_sum_exp = allocate("attention log-sum-exp", MemoryClass::workspace, DType::float32,
                            context.plans[static_cast<size_t>(layer_)]->log_sum_exp_extents());
-    attend(projections, context, attention_output.tensor(), log_sum_exp.tensor());
+    attend(projections, context, attention_output.tensor(), log_sum_exp.tensor(), phase::kRecomputeAttention);
   } else {
     attention_output = saved.take(key(SavedSlot::attention_output), stream_);
     log_sum_exp = saved.take(key(SavedSlot::log_sum_exp), stream_);
@@ -251,6 +256,7 @@ Buffer DecoderLayer::backward(Buffer doutput, const TokenContext& context, const
 
   // MLP, tile by tile: doutput becomes the gradient of the MLP's input, residual included.
   {
+    const PhaseScope scope(backend_, phase::kMlpBackward);
     const int64_t tile_tokens = mlp_tile_tokens(options_, tokens, backend_);
     Buffer mlp_input;
     Buffer normed;
@@ -262,6 +268,7 @@ Buffer DecoderLayer::backward(Buffer doutput, const TokenContext& context, const
       inverse_rms = saved.take(key(SavedSlot::mlp_inverse_rms), stream_);
       gate_up = saved.take(key(SavedSlot::gate_up), stream_);
     } else {
+      const PhaseScope again(backend_, phase::kRecomputeMlp);
       mlp_input = project_output(attention_output.tensor(), parameters);
       normed = workspace("MLP input after norm", {tile_tokens, model_.hidden_size});
       inverse_rms = allocate("MLP inverse rms", MemoryClass::workspace, DType::float32, {tile_tokens});
@@ -276,12 +283,17 @@ Buffer DecoderLayer::backward(Buffer doutput, const TokenContext& context, const
       tile.normed = normed.tensor().slice(0, kept_begin, kept_end);
       tile.inverse_rms = inverse_rms.tensor().slice(0, kept_begin, kept_end);
       tile.gate_up = gate_up.tensor().slice(0, kept_begin, kept_end);
-      if (!kept_all) mlp_inputs(tile, input.tensor().slice(0, begin, end), parameters);
+      if (!kept_all) {
+        const PhaseScope again(backend_, phase::kRecomputeMlp);
+        mlp_inputs(tile, input.tensor().slice(0, begin, end), parameters);
+      }
       mlp_backward(tile, doutput.tensor().slice(0, begin, end), parameters, gradients);
     }
   }
 
-  if (options_.recompute == RecomputePolicy::attention) projections = project(input.tensor(), context, parameters);
+  if (options_.recompute == RecomputePolicy::attention) {
+    projections = project(input.tensor(), context, parameters, phase::kRecomputeProjections);
+  }
   attention_backward(input.tensor(), projections, attention_output.tensor(), log_sum_exp.tensor(), doutput.tensor(),
                      context, parameters, gradients);
   return doutput;
@@ -347,6 +359,7 @@ void DecoderLayer::attention_backward(const Tensor& input, const Projections& pr
                                       const Tensor& attention_output, const Tensor& log_sum_exp, const Tensor& doutput,
                                       const TokenContext& context, const UnitTensors& parameters,
                                       const UnitTensors& gradients) {
+  const PhaseScope scope(backend_, phase::kProjectionsBackward);
   const int64_t tokens = context.tokens;
   const int64_t query_heads = model_.query_heads;
   const int64_t key_heads = model_.key_heads;
@@ -373,6 +386,7 @@ void DecoderLayer::attention_backward(const Tensor& input, const Projections& pr
     const ShardedQkvGradient parts = {heads(gradient.tensor(), 0, query_heads),
                                       heads(gradient.tensor(), query_heads, key_heads),
                                       heads(gradient.tensor(), query_heads + key_heads, key_heads)};
+    const PhaseScope attention(backend_, phase::kAttentionBackward);
     schedule_.backward(*context.plans[static_cast<size_t>(layer_)], attention_inputs(projections),
                        heads(attention_output, 0, query_heads), log_sum_exp, heads(dattention.tensor(), 0, query_heads),
                        parts);

@@ -8,6 +8,8 @@
 // every policy gives the same bits. Thread-safety: the rank's own thread.
 #pragma once
 
+#include <string_view>
+
 #include "attention/schedule.h"
 #include "backend/backend.h"
 #include "model/description.h"
@@ -48,10 +50,12 @@ class DecoderLayer {
     Tensor gate_up;      // [tile, 2 * intermediate]
   };
 
-  Projections project(const Tensor& input, const TokenContext& context, const UnitTensors& parameters);
+  // `phase_name` is what traces call it, here and in attend(): forward, or computed again.
+  Projections project(const Tensor& input, const TokenContext& context, const UnitTensors& parameters,
+                      std::string_view phase_name);
   ShardedQkv attention_inputs(const Projections& projections) const;
   void attend(const Projections& projections, const TokenContext& context, const Tensor& output,
-              const Tensor& log_sum_exp);
+              const Tensor& log_sum_exp, std::string_view phase_name);
   // o_proj without the residual.
   Buffer project_output(const Tensor& attention_output, const UnitTensors& parameters);
   // input = delta + residual (written over delta), normed, gate_up.

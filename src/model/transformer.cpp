@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "backend/trace_scope.h"
+
 namespace ithaca {
 
 namespace {
@@ -38,6 +40,7 @@ Transformer::Transformer(const ModelDescription& model, const ModelOptions& opti
 }
 
 Buffer Transformer::embed(const TokenContext& context) {
+  const PhaseScope scope(backend_, phase::kEmbedding);
   parameters_.prefetch(layer_unit(0));
   const AcquiredUnit unit(parameters_, kEmbeddingUnit, stream_);
   Buffer hidden = backend_.arena(Tier::device)
@@ -48,6 +51,7 @@ Buffer Transformer::embed(const TokenContext& context) {
 }
 
 Buffer Transformer::layer_forward(int64_t layer, Buffer hidden, const TokenContext& context, SavedTensors* saved) {
+  const TraceScope scope(backend_, {.name = "layer", .index = layer});
   parameters_.prefetch(layer_unit(layer) + 1);
   const AcquiredUnit unit(parameters_, layer_unit(layer), stream_);
   return layers_[static_cast<size_t>(layer)].forward(std::move(hidden), context, unit.tensors(), saved);
@@ -67,11 +71,13 @@ auto Transformer::with_head(Use use) {
 }
 
 void Transformer::loss(const Buffer& hidden, const TokenContext& context, const Tensor& loss_sum) {
+  const PhaseScope scope(backend_, phase::kLossHead);
   with_head([&](const HeadTensors& tensors) { loss_head_.loss(hidden.tensor(), context, tensors, loss_sum); });
 }
 
 Buffer Transformer::loss_and_gradient(const Buffer& hidden, const TokenContext& context, double gradient_scale,
                                       const Tensor& loss_sum) {
+  const PhaseScope scope(backend_, phase::kLossHead);
   const UnitTensors head_gradients = parameters_.gradients(head_unit(model_), stream_);
   const UnitTensors embedding_gradients =
       model_.tied_head ? parameters_.gradients(kEmbeddingUnit, stream_) : UnitTensors{};
@@ -84,6 +90,7 @@ Buffer Transformer::loss_and_gradient(const Buffer& hidden, const TokenContext& 
 }
 
 Buffer Transformer::layer_backward(int64_t layer, Buffer dhidden, const TokenContext& context, SavedTensors& saved) {
+  const TraceScope scope(backend_, {.name = "layer", .index = layer});
   const UnitId unit = layer_unit(layer);
   if (layer > 0) {
     parameters_.prefetch(unit - 1);
@@ -100,6 +107,7 @@ Buffer Transformer::layer_backward(int64_t layer, Buffer dhidden, const TokenCon
 }
 
 void Transformer::embed_backward(const Buffer& dhidden, const TokenContext& context) {
+  const PhaseScope scope(backend_, phase::kEmbeddingBackward);
   const UnitTensors gradients = parameters_.gradients(kEmbeddingUnit, stream_);
   backend_.embedding_backward(stream_, {dhidden.tensor(), context.token_ids, gradients[0]});
   parameters_.gradients_ready(kEmbeddingUnit, backend_.record(stream_));

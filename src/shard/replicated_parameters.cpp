@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "backend/trace_scope.h"
+
 namespace ithaca {
 
 namespace {
@@ -117,6 +119,7 @@ void ReplicatedParameters::gradients_ready(UnitId unit, const Event& event) {
   require(!entry.reduced, fmt::format("gradients of unit {} became ready twice in one micro-batch", unit));
   entry.reduced = true;
   if (mesh_.gradient().size() == 1) return;
+  const PhaseScope scope(backend_, phase::kGradientReduction);
   Stream& communication = backend_.communication_stream();
   backend_.wait(communication, event);
   mesh_.gradient().all_reduce(communication, entry.block.gradients);
@@ -136,6 +139,7 @@ void ReplicatedParameters::begin_last_micro_batch() {
 
 void ReplicatedParameters::finish_gradients() {
   for (const Unit& unit : units_) require(unit.reduced, "finish_gradients before every unit's gradients were ready");
+  const PhaseScope scope(backend_, phase::kGradientReduction);
   backend_.wait(backend_.compute_stream(), backend_.record(backend_.communication_stream()));
 }
 

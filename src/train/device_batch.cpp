@@ -2,12 +2,14 @@
 
 #include <utility>
 
+#include "backend/trace_scope.h"
 #include "model/rope.h"
 
 namespace ithaca {
 
 DeviceBatch::DeviceBatch(const MicroBatch& batch, const ModelDescription& model, Backend& backend,
                          const AttentionSchedule& schedule) {
+  const PhaseScope scope(backend, phase::kUpload);
   const int64_t tokens = batch.shard.size();
   require(static_cast<int64_t>(batch.token_ids.size()) == tokens &&
               static_cast<int64_t>(batch.position_ids.size()) == tokens &&

@@ -1,5 +1,8 @@
 #include "train/rank.h"
 
+#include <utility>
+
+#include "backend/tracing_backend.h"
 #include "model/parameters.h"
 
 namespace ithaca {
@@ -25,6 +28,7 @@ std::string memory_advice(const TrainingRankOptions& options, const MemoryUsage&
 TrainingRank::TrainingRank(ThreadRank& rank, const ModelDescription& model, const TrainingRankOptions& options)
     : model_(model), options_(options) {
   backend_ = make_backend(options.backend, rank.rank(), rank.size(), options.memory_limit_bytes);
+  if (options.traced && options.backend.kind == BackendKind::cpu) backend_ = make_tracing_backend(std::move(backend_));
   backend_->arena(Tier::device).advise([options](const MemoryUsage& usage) { return memory_advice(options, usage); });
   mesh_ = std::make_unique<Mesh>(rank.connect(*backend_), options.mesh);
 

@@ -30,6 +30,7 @@ struct TrainingRankOptions {
   ModelOptions model;
   AdamWOptions optimizer;
   int64_t memory_limit_bytes = 0;  // of the device tier; 0: the rank's share of the GPU, or of the machine's memory
+  bool traced = false;             // steps can be recorded (train/step_trace.h)
 };
 
 // The option that would help most when a rank runs out of memory with `usage` in use.

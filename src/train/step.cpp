@@ -5,6 +5,7 @@
 #include <bit>
 #include <utility>
 
+#include "backend/trace_scope.h"
 #include "train/device_batch.h"
 
 namespace ithaca {
@@ -41,13 +42,17 @@ void TrainingStep::accumulate_gradients(const StepBatch& batch) {
   require(!batch.micro_batches.empty(), "a step needs at least one micro-batch, which may be empty");
   // Tokens are the denominator, over every rank and micro-batch: gradients only have to be summed.
   const double gradient_scale = batch.label_weight_sum > 0.0 ? 1.0 / batch.label_weight_sum : 0.0;
-  optimizer_.begin_step();
-  parameters_.begin_step();
+  {
+    const PhaseScope scope(backend_, phase::kOptimizer);
+    optimizer_.begin_step();
+    parameters_.begin_step();
+  }
   for (size_t index = 0; index < batch.micro_batches.size(); ++index) {
     if (index + 1 == batch.micro_batches.size()) parameters_.begin_last_micro_batch();
     forward_backward(batch.micro_batches[index], gradient_scale);
   }
   parameters_.finish_gradients();
+  const PhaseScope scope(backend_, phase::kGradientReduction);
   mesh_.gradient().all_reduce(backend_.compute_stream(), optimizer_.scalars().loss_sum);
 }
 
@@ -69,6 +74,7 @@ void TrainingStep::forward_backward(const MicroBatch& micro_batch, double gradie
 }
 
 StepResult TrainingStep::update(const StepBatch& batch, double learning_rate) {
+  const PhaseScope scope(backend_, phase::kOptimizer);
   optimizer_.step(learning_rate, batch.label_weight_sum);
 
   // The step's one host read.
@@ -110,6 +116,7 @@ std::optional<double> TrainingStep::evaluate(const std::vector<MicroBatch>& micr
 
 std::optional<GatheredValues> TrainingStep::gather_hashes(uint64_t content_hash) {
   if (mesh_.cp().size() == 1) return std::nullopt;
+  const PhaseScope scope(backend_, phase::kUpload);
   const auto own = std::bit_cast<int64_t>(content_hash);
   return std::make_optional<GatheredValues>(mesh_.cp(), backend_, std::span(&own, 1));
 }

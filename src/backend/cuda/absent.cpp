@@ -11,6 +11,10 @@ std::string cuda_absence_reason() {
   return "this program was built without CUDA (configure with -DITHACA_CUDA=ON, or --preset cuda)";
 }
 
+std::string cuda_trace_absence_reason() {
+  return cuda_absence_reason();
+}
+
 CudaDeviceInfo cuda_device_info(int /*device*/) {
   throw ConfigurationError("no CUDA device: " + cuda_absence_reason());
 }

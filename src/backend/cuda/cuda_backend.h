@@ -51,6 +51,9 @@ int cuda_device_count();
 // Why cuda_device_count() is 0 ("built without CUDA", or what the driver says).
 std::string cuda_absence_reason();
 
+// Why a CUDA backend cannot record traces (Backend::start_recording): no CUPTI, and what to install. Empty when it can.
+std::string cuda_trace_absence_reason();
+
 // Throws ConfigurationError when there is no such device.
 CudaDeviceInfo cuda_device_info(int device);
 
