@@ -26,6 +26,8 @@ done
 mkdir -p "$bundle/lib/fallback"
 mv "$bundle"/lib/libstdc++.so.* "$bundle"/lib/libgcc_s.so.* "$bundle/lib/fallback/"
 cp scripts/gpu_check.sh "$bundle/"
+mkdir -p "$bundle/data"
+cp -r tests/data/models "$bundle/data/"
 bytes=$(du -sb "$bundle" | cut -f1)
 ls -l "$bundle" "$bundle/lib" "$bundle/lib/fallback"
 echo "bundle: $bundle, $((bytes >> 20)) MiB"

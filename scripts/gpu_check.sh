@@ -31,6 +31,7 @@ for name in libcublasLt.so.13 libcublas.so.13 libcudnn.so.9 libnvrtc.so.13; do
   echo "$name: ${found:-not found (the loader may know it)}"
 done
 export LD_LIBRARY_PATH=$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+[ -d "$folder/data/models" ] && export ITHACA_TEST_DATA=$(cd "$folder" && pwd)/data
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "nvidia-smi does not answer"
 # "not found" is also said of symbol versions that the C++ runtime here is too old for.
 if ldd "$program" 2>&1 | grep -E 'not found' | grep -qE 'libstdc|libgcc|GLIBCXX|CXXABI'; then
@@ -59,9 +60,10 @@ if [[ " $parts " == *" tests "* ]]; then
   run_shards gemm '*CudaGemm.*' 2
   run_shards normalization '*CudaNormalization.*' 4
   run_shards loss '*CudaLoss.*' 3
-  run_shards attention '-*CudaStreams.*:*CudaAbsence.*:*CudaElementwise.*:*CudaGemm.*:*CudaNormalization.*:*CudaLoss.*:*GpuRanks.*' 3
+  run_shards attention '-*CudaStreams.*:*CudaAbsence.*:*CudaElementwise.*:*CudaGemm.*:*CudaNormalization.*:*CudaLoss.*:*GpuRanks.*:*GpuParity.*:*GpuRealShapes.*' 3
   wait
   run_shards ranks '*GpuRanks.*' 1
+  run_shards parity '*GpuParity.*:*GpuRealShapes.*' 4
   wait
   for log in "$work"/test.*; do
     echo "===== ${log##*/}" >>"$logs/tests.log"

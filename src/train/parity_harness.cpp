@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -16,8 +17,10 @@ namespace ithaca::testing {
 
 namespace {
 
+// ITHACA_TEST_DATA in the environment: where a program that was carried to another machine finds the cases.
 std::string case_folder(const std::string& name) {
-  return std::string(ITHACA_TEST_DATA) + "/models/" + name;
+  const char* const carried = std::getenv("ITHACA_TEST_DATA");
+  return std::string(carried != nullptr ? carried : ITHACA_TEST_DATA) + "/models/" + name;
 }
 
 nlohmann::json read_json(const std::string& path) {
@@ -39,13 +42,22 @@ Sequence slice_sequence(const Sequence& whole, int64_t begin, int64_t end) {
 
 std::vector<float> host_values(Backend& backend, const Tensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.element_count()));
-  backend.copy_to_host(backend.compute_stream(), tensor, std::as_writable_bytes(std::span(values)));
+  Stream& stream = backend.compute_stream();
+  Buffer converted;
+  if (tensor.dtype != DType::float32) {
+    converted = backend.arena(Tier::device)
+                    .allocate("values in float32", MemoryClass::workspace, DType::float32, tensor.extents, stream);
+    backend.copy(stream, {tensor, converted.tensor()});
+  }
+  backend.copy_to_host(stream, converted.is_empty() ? tensor : converted.tensor(),
+                       std::as_writable_bytes(std::span(values)));
   backend.finish(backend.record(backend.compute_stream()));
   return values;
 }
 
 TrainingRankOptions rank_options(const RunSettings& settings, const AdamWOptions& adamw) {
   TrainingRankOptions options;
+  options.backend = settings.backend;
   options.mesh = settings.mesh;
   options.schedule = settings.schedule;
   options.layout = settings.layout;

@@ -50,6 +50,7 @@ class ListedSequences final : public Dataset {
 
 // How to run.
 struct RunSettings {
+  BackendChoice backend;
   MeshSizes mesh;
   ScheduleKind schedule = ScheduleKind::ring;
   Layout layout = Layout::contiguous;

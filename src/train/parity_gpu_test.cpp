@@ -1,0 +1,210 @@
+// The acceptance test on GPUs: in float32 the same numbers as Hugging Face on every mesh; in bfloat16 no further from
+// float32 than 2.5 times one rank's own bfloat16; with `deterministic` the same bits every time. Ranks share the GPUs
+// that there are. Bounds: docs/design.md, "Exactness".
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backend/cuda/cuda_backend.h"
+#include "train/exactness_testing.h"
+#include "train/parity_harness.h"
+
+namespace ithaca::testing {
+namespace {
+
+constexpr double kBound = 5e-6;
+constexpr double kBf16Factor = 2.5;
+// bfloat16 keeps 8 bits: the relative error of a gradient after a few layers of them.
+constexpr double kBf16Bound = 0.05;
+
+BackendChoice cuda(DType compute_dtype, bool deterministic = false) {
+  BackendChoice choice;
+  choice.kind = BackendKind::cuda;
+  choice.compute_dtype = compute_dtype;
+  choice.devices = cuda_device_count();
+  choice.deterministic = deterministic;
+  return choice;
+}
+
+RunSettings on_cuda(const MatrixMesh& mesh, RecomputePolicy policy, DType compute_dtype, int64_t tile = 0,
+                    bool deterministic = false) {
+  RunSettings settings = settings_of(mesh, policy, tile, tile);
+  settings.backend = cuda(compute_dtype, deterministic);
+  return settings;
+}
+
+// One rank and every schedule over 2, 3 and 4, with another policy and tile each.
+struct Run {
+  MatrixMesh mesh;
+  RecomputePolicy policy = RecomputePolicy::attention;
+  int64_t tile = 0;
+};
+std::vector<Run> runs() {
+  using enum RecomputePolicy;
+  return {
+      {{ScheduleKind::ring, Layout::contiguous, 1, 1}, none, 0},
+      {{ScheduleKind::ring, Layout::contiguous, 1, 1}, full, 31},
+      {{ScheduleKind::ring, Layout::zigzag, 2, 1}, attention, 17},
+      {{ScheduleKind::ring, Layout::striped, 4, 1}, full, 0},
+      {{ScheduleKind::all_gather, Layout::zigzag, 3, 1}, attention, 0},
+      {{ScheduleKind::ulysses, Layout::contiguous, 1, 2}, none, 0},
+      {{ScheduleKind::ulysses, Layout::contiguous, 1, 4}, attention, 13},
+      {{ScheduleKind::hybrid, Layout::zigzag, 2, 2}, full, 0},
+  };
+}
+
+// ||a - b|| / ||b|| over all gradients together.
+double gradient_error(const NamedValues& a, const NamedValues& b) {
+  double difference = 0.0;
+  double norm = 0.0;
+  for (const auto& [name, expected] : b) {
+    const std::vector<float>& values = a.at(name);
+    for (size_t index = 0; index < expected.size(); ++index) {
+      const auto reference = static_cast<double>(expected[index]);
+      const double delta = static_cast<double>(values[index]) - reference;
+      difference += delta * delta;
+      norm += reference * reference;
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+class GpuParity : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU: " << cuda_absence_reason();
+  }
+};
+
+TEST_P(GpuParity, Float32AgreesWithHuggingFaceOnEveryMesh) {
+  const ReferenceCase reference(GetParam());
+  const ModelDescription& model = reference.directory.description();
+  for (const Run& each : runs()) {
+    const RunSettings run = on_cuda(each.mesh, each.policy, DType::float32, each.tile);
+    SCOPED_TRACE(run.describe());
+    const RunOutcome outcome =
+        run_case(model, &reference.directory, {reference.plain}, run, reference.adamw, reference.learning_rate, 3);
+    EXPECT_LT(std::abs(outcome.loss / reference.loss - 1.0), kBound);
+    EXPECT_LT(std::abs(outcome.evaluation_loss / reference.loss - 1.0), kBound);
+    EXPECT_LT(std::abs(outcome.grad_norm / reference.grad_norm - 1.0), kBound);
+    for (const auto& [name, values] : outcome.gradients) {
+      EXPECT_LT(relative_difference(values, reference.expected.read_float32("grad." + name)), kBound) << name;
+    }
+    for (size_t step = 0; step < outcome.steps.size(); ++step) {
+      const double bound = step == 0 ? kBound : 10 * kBound;
+      EXPECT_LT(std::abs(outcome.steps[step].loss / reference.step_losses[step] - 1.0), bound) << step;
+      EXPECT_LT(std::abs(outcome.steps[step].grad_norm / reference.step_grad_norms[step] - 1.0), bound) << step;
+    }
+    EXPECT_LT(std::abs(outcome.loss_after_steps / reference.loss_after_steps - 1.0), 10 * kBound);
+    const RunOutcome packed = run_case(model, &reference.directory, {reference.packed}, run, reference.adamw, 0.0, 0);
+    EXPECT_LT(std::abs(packed.loss / reference.packed_loss - 1.0), kBound);
+    EXPECT_LT(std::abs(packed.grad_norm / reference.packed_grad_norm - 1.0), kBound);
+  }
+}
+
+TEST_P(GpuParity, Bfloat16StaysWithinTheErrorOfOneRank) {
+  const ReferenceCase reference(GetParam());
+  const ModelDescription& model = reference.directory.description();
+  NamedValues expected;
+  for (const std::string& name : reference.directory.tensor_names()) {
+    expected[name] = reference.expected.read_float32("grad." + name);
+  }
+  double own_gradient_error = 0.0;
+  double own_loss_error = 0.0;
+  for (const Run& each : runs()) {
+    const RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile);
+    SCOPED_TRACE(run.describe());
+    const RunOutcome outcome =
+        run_case(model, &reference.directory, {reference.plain}, run, reference.adamw, reference.learning_rate, 3);
+    const double error = gradient_error(outcome.gradients, expected);
+    const double loss_error = std::abs(outcome.loss / reference.loss - 1.0);
+    if (own_gradient_error == 0.0) {
+      own_gradient_error = error;
+      own_loss_error = std::max(loss_error, 1e-4);
+    }
+    EXPECT_LT(error, kBf16Bound);
+    EXPECT_LE(error, kBf16Factor * own_gradient_error);
+    EXPECT_LE(loss_error, kBf16Factor * own_loss_error);
+    // Three steps go down as far as in float32.
+    EXPECT_NEAR(outcome.loss_after_steps, reference.loss_after_steps, 0.01 * reference.loss_after_steps);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuParity, ::testing::Values("llama-plain", "llama3-rope", "qwen2", "qwen3"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// Shapes that the fused attention takes, with lengths of real use: documents, a window, more heads than a fixture has.
+class GpuRealShapes : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU: " << cuda_absence_reason();
+    model_ = random_model(8, 2, 0);
+    model_.head_size = 64;
+    model_.hidden_size = 256;
+    model_.intermediate_size = 512;
+  }
+  static std::vector<std::vector<int64_t>> documents() { return {{1100}, {700, 1, 7, 392}, {300, 300, 300, 200}}; }
+
+  ModelDescription model_;
+};
+
+TEST_F(GpuRealShapes, Float32OnEveryMeshEqualsOneRankOnTheCpu) {
+  for (const std::vector<int64_t>& lengths : documents()) {
+    const Sequence sequence = random_sequence(1100, model_.vocabulary, lengths, 3);
+    const RunOutcome expected =
+        run_case(model_, nullptr, {sequence}, settings_of({}, RecomputePolicy::attention, 0, 0), {}, 1e-4, 1);
+    for (const Run& each : runs()) {
+      check_against(expected, model_, {sequence}, on_cuda(each.mesh, each.policy, DType::float32, each.tile));
+    }
+  }
+}
+
+TEST_F(GpuRealShapes, Bfloat16StaysWithinTheErrorOfOneRank) {
+  for (const bool windowed : {false, true}) {
+    ModelDescription model = model_;
+    if (windowed) {
+      for (size_t layer = 0; layer < model.layers.size(); layer += 2) model.layers[layer].window = 129;
+    }
+    for (const std::vector<int64_t>& lengths : documents()) {
+      const Sequence sequence = random_sequence(1100, model.vocabulary, lengths, 3);
+      const RunOutcome expected =
+          run_case(model, nullptr, {sequence}, settings_of({}, RecomputePolicy::attention, 0, 0), {}, 1e-4, 1);
+      double own_error = 0.0;
+      for (const Run& each : runs()) {
+        const RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile);
+        SCOPED_TRACE(run.describe());
+        const RunOutcome outcome = run_case(model, nullptr, {sequence}, run, {}, 1e-4, 1);
+        const double error = gradient_error(outcome.gradients, expected.gradients);
+        if (own_error == 0.0) own_error = error;
+        EXPECT_LT(error, kBf16Bound);
+        EXPECT_LE(error, kBf16Factor * own_error);
+        EXPECT_NEAR(outcome.loss, expected.loss, 2e-3 * expected.loss);
+      }
+    }
+  }
+}
+
+TEST_F(GpuRealShapes, DeterministicRunsGiveTheSameBits) {
+  const Sequence sequence = random_sequence(1100, model_.vocabulary, {700, 400}, 5);
+  for (const Run& each : runs()) {
+    const RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile, true);
+    SCOPED_TRACE(run.describe());
+    const RunOutcome first = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
+    for (int again = 0; again < 3; ++again) {
+      const RunOutcome second = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
+      EXPECT_EQ(std::memcmp(&first.loss, &second.loss, sizeof(double)), 0);
+      EXPECT_EQ(std::memcmp(&first.grad_norm, &second.grad_norm, sizeof(double)), 0);
+      EXPECT_TRUE(first.gradients == second.gradients);
+      EXPECT_TRUE(first.weights == second.weights);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ithaca::testing
