@@ -45,7 +45,7 @@ std::unique_ptr<MappedFile> open_checked(const std::string& folder, const std::s
 
 }  // namespace
 
-TokenCache::TokenCache(const std::string& folder, const ContentDigest& key) : folder_(folder) {
+TokenCache::TokenCache(const std::string& folder, const ContentDigest& key) : folder_(folder), key_(key) {
   const CacheMeta meta = read_meta(folder, key);
   summary_ = meta.summary;
   token_bytes_ = meta.token_bytes;

@@ -48,6 +48,7 @@ class TokenCache {
   TokenCache(const std::string& folder, const ContentDigest& key);
 
   const std::string& folder() const { return folder_; }
+  const ContentDigest& key() const { return key_; }
   const TokenCacheSummary& summary() const { return summary_; }
 
   // Documents of sample `sample` are [first_document(sample), first_document(sample + 1)).
@@ -81,6 +82,7 @@ class TokenCache {
   int64_t token(int64_t index) const;
 
   std::string folder_;
+  ContentDigest key_;
   TokenCacheSummary summary_;
   int64_t token_bytes_ = 4;
   std::unique_ptr<MappedFile> tokens_, token_offsets_, documents_, targets_, target_offsets_, samples_;
