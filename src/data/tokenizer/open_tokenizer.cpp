@@ -1,0 +1,18 @@
+#include "base/error.h"
+#include "data/tokenizer/json_tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_settings.h"
+
+namespace ithaca {
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& model_directory) {
+  using namespace tokenizer_internal;
+  const std::filesystem::path json = model_directory / "tokenizer.json";
+  if (std::filesystem::exists(json)) {
+    return make_json_tokenizer(read_whole_file(json), json.string(), read_tokenizer_settings(model_directory));
+  }
+  throw FileError(model_directory.string() +
+                  ": there is no tokenizer here, neither tokenizer.json nor tokenizer.model");
+}
+
+}  // namespace ithaca

@@ -1,0 +1,43 @@
+// What lies beside a tokenizer and decides about it: tokenizer_config.json, special_tokens_map.json,
+// generation_config.json, config.json.
+//
+// Thread-safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/tokenizer/added_tokens.h"
+
+namespace ithaca::tokenizer_internal {
+
+struct TokenizerSettings {
+  // add_bos_token and add_eos_token: where one of them is given, the two decide what is added around a text, and what
+  // tokenizer.json says about it does not count (as in Hugging Face's transformers).
+  bool decides_surroundings = false;
+  bool add_beginning = false;
+  bool add_end = false;
+  std::optional<std::string> beginning;               // bos_token
+  std::optional<std::string> end;                     // eos_token
+  std::vector<std::pair<int64_t, AddedToken>> added;  // added_tokens_decoder, by id
+  std::vector<AddedToken> special;                    // bos_token, pad_token, ..., additional_special_tokens
+  // bos_token_id and eos_token_id (of several the first) of generation_config.json, else config.json.
+  std::optional<int64_t> beginning_id;
+  std::optional<int64_t> end_id;
+};
+
+// Files that do not exist say nothing. Throws InputError that names the file.
+TokenizerSettings read_tokenizer_settings(const std::filesystem::path& directory);
+
+// One object of added_tokens in a tokenizer.json or of added_tokens_decoder in a tokenizer_config.json.
+AddedToken read_added_token(const nlohmann::ordered_json& description, const std::string& where);
+
+// Throws FileError.
+std::string read_whole_file(const std::filesystem::path& path);
+
+}  // namespace ithaca::tokenizer_internal
