@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <optional>
 #include <ostream>
@@ -21,7 +20,10 @@
 #include "cli/plot.h"
 #include "cli/run_folder.h"
 #include "model/parameters.h"
+#include "train/plan_file.h"
 #include "train/recipe_options.h"
+#include "train/run_history.h"
+#include "train/tensorboard.h"
 
 namespace ithaca {
 
@@ -183,93 +185,116 @@ int inspect_safetensors(const fs::path& path, std::ostream& out) {
   return 0;
 }
 
-// The numbers of metrics.jsonl that a summary needs.
-struct RunCurve {
-  std::vector<double> steps;
-  std::vector<double> losses;
-  int64_t tokens = 0;
-  double seconds = 0.0;
-  int64_t peak_bytes = 0;
-  int64_t skipped = 0;
-  std::optional<double> evaluation_loss;
-  bool cut = false;  // the last line is not complete: the run was killed while it wrote
-};
-
-RunCurve read_metrics(const fs::path& path) {
-  RunCurve curve;
-  const std::string text = read_text(path);
-  int64_t line_number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    ++line_number;
-    if (end == std::string::npos) {
-      curve.cut = true;
-      break;
-    }
-    const std::string_view line = std::string_view(text).substr(begin, end - begin);
-    begin = end + 1;
-    if (line.empty()) continue;
-    const nlohmann::ordered_json entry = parse_json(line, path.string(), line_number);
-    const std::string where = fmt::format("{}:{}: ", path.string(), line_number);
-    if (!entry.is_object()) throw InputError(where + "this is not a JSON object, so not a line of a run");
-    try {
-      if (entry.contains("eval_loss")) {
-        if (entry["eval_loss"].is_number()) curve.evaluation_loss = entry["eval_loss"].get<double>();
-        continue;
-      }
-      const nlohmann::ordered_json& loss = entry.at("loss");
-      curve.steps.push_back(entry.at("step").get<double>());
-      curve.losses.push_back(loss.is_number() ? loss.get<double>() : std::numeric_limits<double>::quiet_NaN());
-      curve.tokens += entry.at("tokens").get<int64_t>();
-      curve.seconds += entry.at("step_seconds").get<double>();
-      curve.skipped += entry.value("skipped", false) ? 1 : 0;
-      if (entry.contains("peak_memory_bytes")) {
-        curve.peak_bytes = std::max(curve.peak_bytes, entry["peak_memory_bytes"].at("total").get<int64_t>());
-      }
-    } catch (const nlohmann::ordered_json::exception& error) {
-      throw InputError(where + "not a line of a run: " + json_complaint(error.what()));
-    }
-  }
-  return curve;
-}
-
+// The recipe of the run, and what became of its `auto`s.
 void describe_plan(const fs::path& folder, std::ostream& out) {
+  const std::optional<SavedPlan> plan = read_plan_file((folder / kPlanFile).string());
   const fs::path config = folder / kRunConfigFile;
-  if (!fs::exists(config)) {
-    row(out, "plan", "config.yaml is not there");
-    return;
+  std::optional<Recipe> recipe;
+  if (fs::exists(config)) {
+    try {
+      // Not load_recipe: the model and the data need not be there any more.
+      recipe = parse_recipe(read_text(config), config.string(), folder.string());
+    } catch (const ConfigurationError& error) {
+      row(out, "config", error.what());
+    }
+  } else {
+    row(out, "config", "config.yaml is not there");
   }
-  const Recipe recipe = load_recipe(config.string());
-  row(out, "model", fmt::format("{} ({})", recipe.model.path, recipe.model.init));
-  row(out, "data",
-      fmt::format("{}, sequences of up to {} tokens", fmt::join(recipe.data.train, ", "),
-                  format_count(recipe.data.max_length)));
-  row(out, "ranks",
-      fmt::format("sp_size {} x dp_replicate_size {}, schedule {}, layout {}", recipe.parallel.sp_size,
-                  recipe.parallel.dp_replicate_size, recipe.parallel.schedule, recipe.parallel.layout));
-  row(out, "optimizer",
-      fmt::format("AdamW, learning rate {:g}, {}, {} warmup steps, seed {}", recipe.optim.learning_rate,
-                  recipe.optim.lr_scheduler_type, recipe.optim.warmup_steps, recipe.train.seed));
+  std::string model = plan && !plan->family.empty() ? fmt::format("{}, {} layers, {} parameters", plan->family,
+                                                                  plan->layers, format_count(plan->parameters))
+                                                    : std::string();
+  if (recipe)
+    model = fmt::format("{} ({}{}{})", recipe->model.path, recipe->model.init, model.empty() ? "" : "; ", model);
+  if (!model.empty()) row(out, "model", model);
+  if (recipe) {
+    row(out, "data",
+        fmt::format("{}, sequences of up to {} tokens", fmt::join(recipe->data.train, ", "),
+                    format_count(recipe->data.max_length)));
+  }
+  if (plan) {
+    row(out, "ranks",
+        fmt::format("{}{}{}{}", plan->ranks, plan->mesh.empty() ? "" : " (" + plan->mesh + ")",
+                    plan->backend.empty() ? "" : ", ", plan->backend));
+    std::string attention = plan->attention_text();
+    if (recipe) {
+      std::vector<std::string> chosen;
+      if (recipe->parallel.schedule == "auto") chosen.push_back("schedule");
+      if (recipe->parallel.layout == "auto") chosen.push_back("layout");
+      if (!chosen.empty() && plan->ranks > 1)
+        attention += fmt::format("; auto chose the {}", fmt::join(chosen, " and the "));
+    }
+    if (!plan->reason.empty()) attention += ": " + plan->reason;
+    row(out, "attention", attention);
+  } else if (recipe) {
+    row(out, "ranks",
+        fmt::format("sp_size {} x dp_replicate_size {}", recipe->parallel.sp_size, recipe->parallel.dp_replicate_size));
+    row(out, "attention",
+        fmt::format("schedule {}, layout {}, as the recipe says: there is no plan.json", recipe->parallel.schedule,
+                    recipe->parallel.layout));
+  }
+  if (recipe) {
+    row(out, "optimizer",
+        fmt::format("AdamW, learning rate {:g}, {}, {} warmup steps, seed {}", recipe->optim.learning_rate,
+                    recipe->optim.lr_scheduler_type, recipe->optim.warmup_steps, recipe->train.seed));
+  }
 }
 
-void describe_curve(const RunCurve& curve, std::ostream& out) {
-  if (curve.steps.empty()) {
-    row(out, "steps", "none yet");
+// The classes of the step that used most: "weights 3.07 MiB, ...".
+std::string memory_classes_text(const RunHistory& history) {
+  const auto most = std::max_element(history.steps.begin(), history.steps.end(), [](const auto& a, const auto& b) {
+    return !(a.peak_bytes >= b.peak_bytes) && std::isfinite(b.peak_bytes);
+  });
+  std::vector<std::string> parts;
+  for (int index = 0; most != history.steps.end() && index < kMemoryClasses; ++index) {
+    const double bytes = most->peak_bytes_by_class[static_cast<size_t>(index)];
+    if (!(bytes > 0)) continue;
+    parts.push_back(fmt::format("{} {}", memory_class_name(static_cast<MemoryClass>(index)),
+                                format_bytes(static_cast<int64_t>(bytes))));
+  }
+  return parts.empty() ? std::string() : fmt::format(": {}", fmt::join(parts, ", "));
+}
+
+std::string loss_text(double loss) {
+  return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "not finite";
+}
+
+void describe_history(const RunHistory& history, int64_t planned_steps, std::ostream& out) {
+  if (history.steps.empty()) {
+    row(out, "steps", history.cut ? "none yet; the first line of metrics.jsonl is cut off" : "none yet");
     return;
   }
-  row(out, "steps",
-      fmt::format("{}{}{}", format_count(static_cast<int64_t>(curve.steps.size())),
-                  curve.skipped > 0 ? fmt::format(", {} of them skipped", curve.skipped) : std::string(),
-                  curve.cut ? "; the last line of metrics.jsonl is cut off" : ""));
+  const int64_t last = history.steps.back().step;
+  std::string steps = format_count(static_cast<int64_t>(history.steps.size()));
+  if (planned_steps > last) {
+    steps += fmt::format(" of {}: the run is still going on, or ended early", format_count(planned_steps));
+  }
+  if (history.skipped() > 0) steps += fmt::format(", {} of them skipped", history.skipped());
+  if (history.cut) steps += "; the last line of metrics.jsonl is cut off";
+  row(out, "steps", steps);
   row(out, "tokens",
-      fmt::format("{} in {}, {} tokens/s", format_count(curve.tokens), format_duration(curve.seconds),
-                  format_short(static_cast<double>(curve.tokens) / std::max(curve.seconds, 1e-9))));
-  row(out, "memory", fmt::format("{} at most, on the rank that used most", format_bytes(curve.peak_bytes)));
-  row(out, "loss",
-      fmt::format("{:.4f} at first, {:.4f} at last{}", curve.losses.front(), curve.losses.back(),
-                  curve.evaluation_loss ? fmt::format("; {:.4f} on the evaluation data", *curve.evaluation_loss)
-                                        : std::string()));
-  const std::vector<std::string> plot = plot_curve(curve.steps, curve.losses, "step");
+      fmt::format("{} in {}, {} tokens/s", format_count(history.tokens()), format_duration(history.seconds()),
+                  format_short(history.tokens_per_second())));
+  if (history.peak_bytes() > 0) {
+    row(out, "memory",
+        fmt::format("{} at most, on the rank that used most{}",
+                    format_bytes(static_cast<int64_t>(history.peak_bytes())), memory_classes_text(history)));
+  }
+  std::string loss =
+      fmt::format("{} at first, {} at last", loss_text(history.first_loss()), loss_text(history.last_loss()));
+  if (const HistoryStep* lowest = history.lowest_loss()) {
+    loss += fmt::format(", lowest {:.4f} in step {}", lowest->loss, format_count(lowest->step));
+  }
+  if (!history.evaluations.empty()) {
+    loss += fmt::format("; {} on the evaluation data", loss_text(history.evaluations.back().loss));
+  }
+  row(out, "loss", loss);
+  std::vector<double> x;
+  std::vector<double> y;
+  for (const HistoryStep& step : history.steps) {
+    x.push_back(static_cast<double>(step.step));
+    y.push_back(step.loss);
+  }
+  const std::vector<std::string> plot = plot_curve(x, y, "step");
   if (!plot.empty()) out << '\n';
   for (const std::string& line : plot) out << line << '\n';
   if (!plot.empty()) out << '\n';
@@ -278,13 +303,19 @@ void describe_curve(const RunCurve& curve, std::ostream& out) {
 int inspect_run(const fs::path& folder, std::ostream& out) {
   row(out, "run", folder.string());
   describe_plan(folder, out);
+  const std::optional<SavedPlan> plan = read_plan_file((folder / kPlanFile).string());
   const fs::path metrics = folder / kRunMetricsFile;
-  describe_curve(fs::exists(metrics) ? read_metrics(metrics) : RunCurve(), out);
+  describe_history(fs::exists(metrics) ? read_run_history(metrics.string()) : RunHistory(), plan ? plan->steps : 0,
+                   out);
   const fs::path exported = folder / kRunExportFolder;
   row(out, "export",
       fs::exists(exported / "config.json")
           ? fmt::format("{} (look at it with: ithaca inspect {})", exported.string(), exported.string())
           : "none: the run did not come to its end");
+  if (fs::exists(folder / kTensorboardFolder)) {
+    row(out, "TensorBoard", fmt::format("tensorboard --logdir {}", (folder / kTensorboardFolder).string()));
+  }
+  row(out, "as a page", fmt::format("ithaca report {}", folder.string()));
   if (fs::exists(folder / kRunLogFile)) row(out, "log", (folder / kRunLogFile).string());
   return 0;
 }

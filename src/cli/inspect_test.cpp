@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cli/test_folder.h"
+#include "train/plan_file.h"
 
 namespace ithaca {
 namespace {
@@ -59,26 +60,75 @@ TEST(Inspect, WhatIsUnsupportedIsSaid) {
   EXPECT_THAT(text, testing::HasSubstr("unsupported  "));
 }
 
-TEST(Inspect, ARunFolder) {
-  const TestFolder folder;
-  folder.write("run/config.yaml", "model: {path: /m}\ndata: {train: /t.txt}\ntrain: {output_dir: /o}\n");
+// Three steps that fall from 5 to 3, an evaluation, and the beginning of a fourth step.
+std::string some_metrics() {
   std::string lines;
   for (int step = 1; step <= 3; ++step) {
     lines += "{\"step\": " + std::to_string(step) + ", \"loss\": " + std::to_string(6 - step) +
-             ", \"tokens\": 1000, \"step_seconds\": 0.5, \"peak_memory_bytes\": {\"total\": 1048576}}\n";
+             ", \"tokens\": 1000, \"step_seconds\": 0.5, \"peak_memory_bytes\": {\"total\": 1048576, \"weights\": "
+             "524288}}\n";
   }
   lines += "{\"step\": 3, \"eval_loss\": 2.5, \"eval_valid_tokens\": 10, \"eval_seconds\": 0.1}\n";
-  folder.write("run/metrics.jsonl", lines + "{\"step\": 4, \"lo");
+  return lines + "{\"step\": 4, \"lo";
+}
+
+TEST(Inspect, ARunFolder) {
+  const TestFolder folder;
+  folder.write("run/config.yaml", "model: {path: /m}\ndata: {train: /t.txt}\ntrain: {output_dir: /o}\n");
+  folder.write("run/metrics.jsonl", some_metrics());
   folder.write("run/export/config.json", "{}");
   const std::string text = text_of(folder.path("run"));
   EXPECT_THAT(text, testing::HasSubstr("model        /m (pretrained)\n"));
+  EXPECT_THAT(text,
+              testing::HasSubstr("attention    schedule auto, layout auto, as the recipe says: there is no plan"));
   EXPECT_THAT(text, testing::HasSubstr("steps        3; the last line of metrics.jsonl is cut off\n"));
   EXPECT_THAT(text, testing::HasSubstr("tokens       3,000 in 1.5s, 2.00k tokens/s\n"));
-  EXPECT_THAT(text, testing::HasSubstr("memory       1.00 MiB at most"));
   EXPECT_THAT(text,
-              testing::HasSubstr("loss         5.0000 at first, 3.0000 at last; 2.5000 on the evaluation data\n"));
+              testing::HasSubstr("memory       1.00 MiB at most, on the rank that used most: weights 512.00 KiB\n"));
+  EXPECT_THAT(text,
+              testing::HasSubstr(
+                  "loss         5.0000 at first, 3.0000 at last, lowest 3.0000 in step 3; 2.5000 on the evaluation "
+                  "data\n"));
   EXPECT_THAT(text, testing::HasSubstr(" |*"));
   EXPECT_THAT(text, testing::HasSubstr("export       " + folder.path("run/export")));
+  EXPECT_THAT(text, testing::HasSubstr("as a page    ithaca report " + folder.path("run") + "\n"));
+}
+
+TEST(Inspect, WhatAutoChoseIsSaid) {
+  const TestFolder folder;
+  folder.write(
+      "run/config.yaml",
+      "model: {path: /m}\ndata: {train: /t.txt}\ntrain: {output_dir: /o}\nparallel: {sp_size: 4, layout: zigzag}\n");
+  folder.write("run/metrics.jsonl", some_metrics());
+  RunPlan plan;
+  plan.parameters = 1234567;
+  plan.mesh.ring = 2;
+  plan.mesh.ulysses = 2;
+  plan.schedule = ScheduleKind::hybrid;
+  plan.layout = Layout::zigzag;
+  plan.schedule_reason = "two heads";
+  plan.steps = 10;
+  folder.write("run/plan.json", plan_json(plan));
+  const std::string text = text_of(folder.path("run"));
+  EXPECT_THAT(text, testing::HasSubstr("model        /m (pretrained; llama, 0 layers, 1,234,567 parameters)\n"));
+  EXPECT_THAT(text, testing::HasSubstr("ranks        4 (ring 2 x ulysses 2), cpu, float32\n"));
+  EXPECT_THAT(text, testing::HasSubstr("attention    hybrid, zigzag layout; auto chose the schedule: two heads\n"));
+  EXPECT_THAT(text, testing::HasSubstr("steps        3 of 10: the run is still going on, or ended early; the last"));
+  EXPECT_THAT(text, testing::HasSubstr("export       none: the run did not come to its end\n"));
+  folder.write("run/plan.json", "{\"mesh\": 3}");
+  std::ostringstream out;
+  EXPECT_THROW(inspect_path(folder.path("run"), {}, out), InputError);
+}
+
+TEST(Inspect, ARunWithoutAFiniteLoss) {
+  const TestFolder folder;
+  folder.write("run/config.yaml", "no_such_section: {a: 1}\n");
+  folder.write("run/metrics.jsonl", "{\"step\": 1, \"loss\": null, \"skipped\": true}\n");
+  const std::string text = text_of(folder.path("run"));
+  EXPECT_THAT(text, testing::HasSubstr("config       " + folder.path("run/config.yaml") + ":1:1: "));
+  EXPECT_THAT(text, testing::HasSubstr("steps        1, 1 of them skipped\n"));
+  EXPECT_THAT(text, testing::HasSubstr("loss         not finite at first, not finite at last\n"));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr(" |")));
 }
 
 TEST(Inspect, BrokenMetricsSayWhere) {

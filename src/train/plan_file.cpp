@@ -96,7 +96,7 @@ std::optional<SavedPlan> read_plan_file(const std::string& path) {
     if (!dtype.empty()) plan.backend += (plan.backend.empty() ? "" : ", ") + dtype;
     plan.ranks = json.value("ranks", int64_t{0});
     const Json mesh = json.value("mesh", none);
-    for (const auto& [name, size] : mesh.items()) {
+    for (const auto& [name, size] : mesh.get_ref<const Json::object_t&>()) {
       if (size.get<int64_t>() == 1) continue;
       if (!plan.mesh.empty()) plan.mesh += " x ";
       plan.mesh += fmt::format("{} {}", name, size.get<int64_t>());

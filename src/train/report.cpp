@@ -219,8 +219,16 @@ class Page {
       }
       rows += "</tr>\n";
     }
+    for (const ReportRun& run : runs_) {
+      if (!run.options.empty()) continue;
+      out_ += "<p class=\"note\">" + html_escape(run.name) + " cannot be compared: " + html_escape(run.config_problem) +
+              "</p>\n";
+    }
     if (rows.empty()) {
-      out_ += "<p>No option but the folder: the runs were told the same.</p>\n</section>\n";
+      const auto readable =
+          std::count_if(runs_.begin(), runs_.end(), [](const auto& run) { return !run.options.empty(); });
+      if (readable > 1) out_ += "<p>No option but the folder: the runs were told the same.</p>\n";
+      out_ += "</section>\n";
       return;
     }
     out_ +=

@@ -177,7 +177,8 @@ void read_options(const std::string& path, ReportRun& run) {
   }
   try {
     run.config_text = read_whole_file(path);
-    const Recipe recipe = load_recipe(path);
+    // Not load_recipe: the model and the data need not be there any more.
+    const Recipe recipe = parse_recipe(run.config_text, path, fs::path(path).parent_path().string());
     const std::vector<Option>& options = recipe_table().catalog().options();
     const std::vector<OptionValue> values = recipe_table().values(recipe);
     for (size_t index = 0; index < options.size(); ++index) {
