@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,13 +16,22 @@
 
 namespace ithaca {
 
+// What a template may use up before it is stopped: templates come from files of strangers.
+struct ChatLimits {
+  int64_t steps = 200'000'000;       // operations, and 16 bytes of text each
+  int64_t bytes = int64_t{1} << 30;  // of one text or list
+};
+
 struct ChatOptions {
   bool add_generation_prompt = false;
+  // What strftime_now() takes for the present, in seconds since 1970 (it prints local time). Empty: the clock.
+  std::optional<int64_t> now = std::nullopt;
+  ChatLimits limits = {};
 };
 
 struct RenderedChat {
   std::string text;
-  // Bytes of `text` inside {% generation %} blocks, in order.
+  // Bytes of `text` inside {% generation %} blocks, in the order in which they ended.
   std::vector<TextSpan> generated;
 };
 
@@ -38,7 +48,9 @@ class ChatTemplate {
   // Whether the template marks what the assistant says with {% generation %}.
   bool marks_generation() const;
   // `conversation` is an array of messages, or an object with "messages" whose other keys (tools, documents,
-  // enable_thinking, ...) are variables too. Throws InputError with line, column and what raise_exception said.
+  // enable_thinking, ...) are variables too; as in transformers, tools and documents are none when they are not given,
+  // and add_generation_prompt is that of the options. Throws InputError with line, column and what raise_exception
+  // said; also when the place of a {% generation %} block cannot be told because it stands in a macro or a set block.
   RenderedChat render(const nlohmann::ordered_json& conversation, const ChatOptions& options) const;
 
  private:
@@ -47,7 +59,9 @@ class ChatTemplate {
 };
 
 // From chat_template.jinja, or chat_template in tokenizer_config.json (a string, or a list of named ones of which
-// "default" is taken), with the special tokens as variables. Throws InputError, FileError when the model has none.
+// "default" is taken) or in chat_template.json, with the special tokens as variables: every *_token and
+// additional_special_tokens of tokenizer_config.json, and of special_tokens_map.json what is missing there. Throws
+// InputError, FileError when the model has none.
 ChatTemplate open_chat_template(const std::filesystem::path& model_directory);
 
 }  // namespace ithaca
