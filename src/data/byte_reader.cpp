@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -18,13 +19,33 @@ namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 18;
 
+// RFC 8878: the magic numbers of Zstandard frames, little-endian. Skippable frames differ in their lowest four bits.
+constexpr uint32_t kZstdFrame = 0xFD2FB528u;
+constexpr uint32_t kZstdSkippableFrame = 0x184D2A50u;
+constexpr size_t kMagicBytes = 4;
+// The largest window that frames may ask for (zstd --long=31); the decoder takes as much as a frame needs.
+constexpr int kLargestWindowLog = 31;
+
+bool is_zstd(std::span<const char> start) {
+  if (start.size() < kMagicBytes) return false;
+  uint32_t magic = 0;
+  for (size_t i = 0; i < kMagicBytes; ++i) {
+    magic |= static_cast<uint32_t>(static_cast<unsigned char>(start[i])) << (8 * i);
+  }
+  return magic == kZstdFrame || (magic & 0xFFFFFFF0u) == kZstdSkippableFrame;
+}
+
+bool is_gzip(std::span<const char> start) {
+  return start.size() >= 2 && start[0] == '\x1f' && start[1] == '\x8b';
+}
+
 std::span<char> writable(std::vector<char>& block) {
   return {block.data(), block.size()};
 }
 
 }  // namespace
 
-// The file's raw bytes, and the inflating of them where they are gzip.
+// The file's raw bytes, and the decoding of them where they are compressed.
 class ByteReader::Source {
  public:
   explicit Source(const std::string& path) : path_(path), raw_(kBlockBytes) {
@@ -40,24 +61,48 @@ class ByteReader::Source {
   Source& operator=(const Source&) = delete;
   ~Source() {
     ::close(descriptor_);
-    if (is_gzip_) ::inflateEnd(&stream_);
+    if (coding_ == Coding::kGzip) ::inflateEnd(&stream_);
   }
 
   std::span<const char> next() {
     if (!is_started_) start();
-    return is_gzip_ ? inflate_some() : take_raw();
+    switch (coding_) {
+      case Coding::kGzip:
+        return inflate_some();
+      case Coding::kZstd:
+        return decompress_some();
+      case Coding::kNone:
+        break;
+    }
+    return take_raw();
   }
 
+  int64_t file_bytes() const { return file_bytes_; }
+
  private:
+  enum class Coding { kNone, kGzip, kZstd };
+  struct FreeZstd {
+    void operator()(ZSTD_DCtx* context) const { ::ZSTD_freeDCtx(context); }
+  };
+
   void start() {
     is_started_ = true;
-    // Two bytes may come in two reads from a pipe.
-    while (raw_size_ < 2 && !is_at_end_) fill();
-    if (raw_size_ < 2 || raw_[0] != '\x1f' || raw_[1] != '\x8b') return;
-    constexpr int kGzipOnly = 15 + 16;  // largest window, gzip header
-    if (::inflateInit2(&stream_, kGzipOnly) != Z_OK) throw FileError(path_ + ": zlib could not be started");
-    is_gzip_ = true;
-    plain_.resize(kBlockBytes);
+    // The first bytes may come in several reads from a pipe.
+    while (raw_size_ < kMagicBytes && !is_at_end_) fill();
+    const std::span<const char> first(raw_.data(), raw_size_);
+    if (is_gzip(first)) {
+      constexpr int kGzipOnly = 15 + 16;  // largest window, gzip header
+      if (::inflateInit2(&stream_, kGzipOnly) != Z_OK) throw FileError(path_ + ": zlib could not be started");
+      coding_ = Coding::kGzip;
+    } else if (is_zstd(first)) {
+      zstd_.reset(::ZSTD_createDCtx());
+      if (zstd_ == nullptr ||
+          ::ZSTD_isError(::ZSTD_DCtx_setParameter(zstd_.get(), ZSTD_d_windowLogMax, kLargestWindowLog)) != 0) {
+        throw FileError(path_ + ": the Zstandard decoder could not be started");
+      }
+      coding_ = Coding::kZstd;
+    }
+    if (coding_ != Coding::kNone) plain_.resize(kBlockBytes);
   }
 
   // Appends what one read gives to what is still unused.
@@ -72,6 +117,7 @@ class ByteReader::Source {
       if (count < 0) throw FileError(fmt::format("{}: cannot read: {}", path_, std::strerror(errno)));
       is_at_end_ = count == 0;
       raw_size_ += static_cast<size_t>(count);
+      file_bytes_ += count;
       return;
     }
   }
@@ -125,7 +171,7 @@ class ByteReader::Source {
       fill();
     }
     if (raw_size_ == 0) return false;
-    if (raw_size_ < 2 || raw_[raw_begin_] != '\x1f' || raw_[raw_begin_ + 1] != '\x8b') {
+    if (!is_gzip({raw_.data() + raw_begin_, raw_size_})) {
       throw InputError(fmt::format("{}: something that is not gzip follows the gzip data after {} plain bytes", path_,
                                    plain_bytes_));
     }
@@ -134,24 +180,58 @@ class ByteReader::Source {
     return true;
   }
 
+  std::span<const char> decompress_some() {
+    size_t produced = 0;
+    while (produced == 0) {
+      if (raw_size_ == 0 && !is_at_end_) fill();
+      if (raw_size_ == 0 && !is_inside_frame_) return {};
+      ZSTD_inBuffer input{raw_.data() + raw_begin_, raw_size_, 0};
+      ZSTD_outBuffer output{plain_.data(), plain_.size(), 0};
+      // Begins the next frame by itself; 0: a frame is complete.
+      const size_t status = ::ZSTD_decompressStream(zstd_.get(), &output, &input);
+      if (::ZSTD_isError(status) != 0) {
+        throw InputError(fmt::format(
+            "{}: the Zstandard data is damaged, or followed by something else, after {} plain bytes ({}); fetch or "
+            "compress it again",
+            path_, plain_bytes_, ::ZSTD_getErrorName(status)));
+      }
+      if (raw_size_ == 0 && output.pos == 0) {
+        throw InputError(fmt::format(
+            "{}: the Zstandard data is cut off after {} plain bytes; fetch or compress it again", path_, plain_bytes_));
+      }
+      raw_begin_ += input.pos;
+      raw_size_ -= input.pos;
+      is_inside_frame_ = status != 0;
+      produced = output.pos;
+      plain_bytes_ += static_cast<int64_t>(produced);
+    }
+    return writable(plain_).first(produced);
+  }
+
   std::string path_;
   int descriptor_ = -1;
+  int64_t file_bytes_ = 0;
   std::vector<char> raw_;  // bytes [raw_begin_, raw_begin_ + raw_size_) are read and not yet used
   size_t raw_begin_ = 0;
   size_t raw_size_ = 0;
   bool is_at_end_ = false;
   bool is_started_ = false;
-  bool is_gzip_ = false;
-  bool is_between_members_ = false;
+  Coding coding_ = Coding::kNone;
+  bool is_between_members_ = false;  // of gzip
+  bool is_inside_frame_ = false;     // of Zstandard
   int64_t plain_bytes_ = 0;
   std::vector<char> plain_;
   z_stream stream_{};
+  std::unique_ptr<ZSTD_DCtx, FreeZstd> zstd_;
 };
 
 ByteReader::ByteReader(const std::string& path) : path_(path), source_(std::make_unique<Source>(path)) {}
 ByteReader::~ByteReader() = default;
 std::span<const char> ByteReader::next() {
   return source_->next();
+}
+int64_t ByteReader::file_bytes_read() const {
+  return source_->file_bytes();
 }
 
 bool LineReader::next(std::string_view& line) {

@@ -1,7 +1,7 @@
-// ByteReader: the bytes of a plain or gzipped file, in pieces, in bounded memory.
+// ByteReader: the bytes of a plain, gzip or Zstandard file, in pieces, in bounded memory.
 //
-// Gzip is told by its first two bytes, not by the name. Several gzip members in one file are read one after the other,
-// as gunzip does. Thread-safety: one thread at a time.
+// Compression is told by the first bytes, not by the name. Several gzip members or Zstandard frames in one file are
+// read one after the other, as gunzip and unzstd do. Thread-safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,8 @@ class ByteReader {
   // The next piece, valid until the next call; empty at the end. Throws FileError when reading fails, InputError when
   // the compressed data is damaged or cut off.
   std::span<const char> next();
+  // Bytes of the file read so far, compressed as they are.
+  int64_t file_bytes_read() const;
 
  private:
   class Source;

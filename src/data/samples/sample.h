@@ -38,7 +38,7 @@ struct Record {
   // A text file; otherwise `bytes` is JSON.
   bool is_plain_text = false;
   // Where `bytes` begin, for errors inside of them: file, line and column (from 1). An empty file: not known.
-  std::string file;
+  std::string file = {};
   int64_t line = 1;
   int64_t column = 1;
 };
