@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "attention/documents.h"
 #include "attention/layout.h"
+#include "model/description.h"
 
 namespace ithaca {
 
@@ -23,6 +25,7 @@ struct MicroBatch {
   std::vector<int64_t> shifted_labels;  // successor of each token, made before the cut; kNoLabel = none
   std::vector<float> label_weights;     // empty: 1 wherever there is a label
   int64_t largest_position = 0;         // of the whole axis
+  std::optional<RopeDescription> rope;  // where it is not the model's own (context curriculum)
 };
 
 struct StepBatch {

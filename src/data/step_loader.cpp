@@ -3,136 +3,147 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/random.h"
+#include "data/packing/deal.h"
 
 namespace ithaca {
 
 namespace {
 
-// Fisher-Yates over the counter-based generator: the same on every rank and machine.
-std::vector<int64_t> shuffled(int64_t count, int64_t seed, int64_t epoch) {
-  std::vector<int64_t> order(static_cast<size_t>(count));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  const RandomStream random(static_cast<uint64_t>(seed), fmt::format("data order of epoch {}", epoch));
-  for (size_t last = order.size(); last > 1; --last) {
-    std::swap(order[last - 1], order[random.bits(last) % last]);
-  }
-  return order;
-}
-
-// Part `part` of `parts` of [0, size): the first size % parts of them have one more.
-std::pair<int64_t, int64_t> even_part(int64_t size, int64_t part, int64_t parts) {
-  const int64_t share = size / parts;
-  const int64_t larger = size % parts;
-  const int64_t begin = part * share + std::min(part, larger);
-  return {begin, begin + share + (part < larger ? 1 : 0)};
-}
-
-class ContentHash {
- public:
-  void add(uint64_t value) { hash_ = mix_bits(hash_ ^ mix_bits(value + 0x632BE59BD9B4E019ull)); }
-  void add(const std::vector<int64_t>& values) {
-    add(values.size());
-    for (const int64_t value : values) add(static_cast<uint64_t>(value));
-  }
-  void add(const Sequence& sequence) {
-    add(sequence.token_ids);
-    add(sequence.position_ids);
-    add(sequence.shifted_labels);
-    add(sequence.document_lengths);
-    add(sequence.label_weights.size());
-    for (const float weight : sequence.label_weights) add(std::bit_cast<uint32_t>(weight));
-  }
-  uint64_t value() const { return hash_; }
-
- private:
-  uint64_t hash_ = 0x9E3779B97F4A7C15ull;
-};
-
-void check_lengths(const Sequence& sequence) {
-  const size_t tokens = sequence.token_ids.size();
-  const bool fits = sequence.position_ids.size() == tokens && sequence.shifted_labels.size() == tokens &&
-                    (sequence.label_weights.empty() || sequence.label_weights.size() == tokens) &&
-                    std::accumulate(sequence.document_lengths.begin(), sequence.document_lengths.end(), int64_t{0}) ==
-                        static_cast<int64_t>(tokens);
-  require(fits, "the parts of a sequence differ in length");
-}
-
 // A micro-batch's axis, and a walk over this rank's share of it.
 class TokenAxis {
  public:
-  explicit TokenAxis(const std::vector<Sequence>& sequences) : sequences_(sequences) {
-    for (const Sequence& sequence : sequences) {
-      check_lengths(sequence);
+  TokenAxis(const Dataset& dataset, std::span<const int64_t> indices) : dataset_(dataset), indices_(indices) {
+    for (const int64_t index : indices) {
+      shapes_.push_back(dataset.shape(index));
       begins_.push_back(size_);
-      size_ += static_cast<int64_t>(sequence.token_ids.size());
+      size_ += shapes_.back().tokens;
     }
   }
-  int64_t size() const { return size_; }
 
-  // Calls visit(sequence, index within it) for every position of the segment, in order.
-  template <typename Visit>
-  void walk(const Segment& segment, const Visit& visit) const {
-    if (segment.count == 0) return;
-    // Positions grow along a segment, so that the sequence at hand only moves on.
+  int64_t size() const { return size_; }
+  const std::vector<SequenceShape>& shapes() const { return shapes_; }
+
+  // Appends the tokens at the positions of the segment.
+  void read(const Segment& segment, bool with_weights, TokenSlice& out) const {
+    int64_t done = 0;
     auto at =
         static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), segment.begin) - begins_.begin()) - 1;
-    for (int64_t i = 0; i < segment.count; ++i) {
-      const int64_t position = segment.begin + i * segment.stride;
-      while (position - begins_[at] >= static_cast<int64_t>(sequences_[at].token_ids.size())) ++at;
-      visit(sequences_[at], static_cast<size_t>(position - begins_[at]));
+    while (done < segment.count) {
+      const int64_t position = segment.begin + done * segment.stride;
+      while (position - begins_[at] >= shapes_[at].tokens) ++at;
+      Segment part;
+      part.begin = position - begins_[at];
+      part.stride = segment.stride;
+      part.count = std::min(segment.count - done, (shapes_[at].tokens - part.begin - 1) / segment.stride + 1);
+      dataset_.read(indices_[at], part, with_weights, out);
+      done += part.count;
     }
   }
 
  private:
-  const std::vector<Sequence>& sequences_;
+  const Dataset& dataset_;
+  std::span<const int64_t> indices_;
+  std::vector<SequenceShape> shapes_;
   std::vector<int64_t> begins_;
   int64_t size_ = 0;
 };
 
+// Sequences that are at hand, as a dataset.
+class SequenceList : public Dataset {
+ public:
+  explicit SequenceList(const std::vector<Sequence>& sequences) : sequences_(sequences) {}
+  int64_t size() const override { return static_cast<int64_t>(sequences_.size()); }
+  Sequence sequence(int64_t index) const override { return sequences_.at(static_cast<size_t>(index)); }
+  const DatasetSummary& summary() const override { return summary_; }
+
+ private:
+  const std::vector<Sequence>& sequences_;
+  DatasetSummary summary_;
+};
+
+uint64_t mixed(uint64_t hash, uint64_t value) {
+  return mix_bits(hash ^ mix_bits(value + 0x632BE59BD9B4E019ull));
+}
+
 }  // namespace
 
-MicroBatch cut_micro_batch(const std::vector<Sequence>& sequences, const BatchPosition& position) {
-  const TokenAxis axis(sequences);
+std::optional<RopeDescription> rope_at(const std::vector<RopeStage>& stages, int64_t step) {
+  std::optional<RopeDescription> rope;
+  for (const RopeStage& stage : stages) {
+    if (stage.first_step <= step) rope = stage.rope;
+  }
+  return rope;
+}
+
+MicroBatch cut_micro_batch(const Dataset& dataset, std::span<const int64_t> indices, const BatchPosition& position) {
+  const TokenAxis axis(dataset, indices);
   MicroBatch result;
   std::vector<int64_t> document_lengths;
   bool has_weights = false;
-  for (const Sequence& sequence : sequences) {
-    document_lengths.insert(document_lengths.end(), sequence.document_lengths.begin(), sequence.document_lengths.end());
-    has_weights = has_weights || !sequence.label_weights.empty();
-    for (const int64_t id : sequence.position_ids) result.largest_position = std::max(result.largest_position, id);
+  for (const SequenceShape& shape : axis.shapes()) {
+    document_lengths.insert(document_lengths.end(), shape.document_lengths.begin(), shape.document_lengths.end());
+    has_weights = has_weights || shape.weighted;
+    result.largest_position = std::max(result.largest_position, shape.largest_position);
   }
   result.documents = Documents(document_lengths);
   result.shard = sequence_shard(position.layout, axis.size(), position.ring_rank, position.ring_size,
                                 position.ulysses_rank, position.ulysses_size);
   const auto local_tokens = static_cast<size_t>(result.shard.size());
-  result.token_ids.reserve(local_tokens);
-  result.position_ids.reserve(local_tokens);
-  result.shifted_labels.reserve(local_tokens);
-  if (has_weights) result.label_weights.reserve(local_tokens);
-  for (const Segment& segment : result.shard.segments()) {
-    axis.walk(segment, [&](const Sequence& sequence, size_t index) {
-      result.token_ids.push_back(sequence.token_ids[index]);
-      result.position_ids.push_back(sequence.position_ids[index]);
-      const int64_t label = sequence.shifted_labels[index];
-      result.shifted_labels.push_back(label);
-      if (!has_weights) return;
-      const float given = sequence.label_weights.empty() ? 1.0f : sequence.label_weights[index];
-      result.label_weights.push_back(label == kNoLabel ? 0.0f : given);
-    });
-  }
+  TokenSlice slice;
+  slice.token_ids.reserve(local_tokens);
+  slice.position_ids.reserve(local_tokens);
+  slice.shifted_labels.reserve(local_tokens);
+  if (has_weights) slice.label_weights.reserve(local_tokens);
+  for (const Segment& segment : result.shard.segments()) axis.read(segment, has_weights, slice);
+  result.token_ids = std::move(slice.token_ids);
+  result.position_ids = std::move(slice.position_ids);
+  result.shifted_labels = std::move(slice.shifted_labels);
+  result.label_weights = std::move(slice.label_weights);
   return result;
 }
 
+MicroBatch cut_micro_batch(const std::vector<Sequence>& sequences, const BatchPosition& position) {
+  std::vector<int64_t> indices(sequences.size());
+  std::iota(indices.begin(), indices.end(), int64_t{0});
+  return cut_micro_batch(SequenceList(sequences), indices, position);
+}
+
 StepLoader::StepLoader(const Dataset& dataset, const StepLoaderOptions& options)
-    : dataset_(dataset), options_(options) {
+    : dataset_(dataset), options_(options), stages_(dataset.stages()) {
   require(options.micro_batch_size > 0 && options.accumulation > 0 && options.dp_size > 0,
           "micro-batch size, accumulation and dp size must be at least 1");
-  require(dataset.size() > 0, "a step loader needs a dataset with sequences");
+  require(!stages_.empty() && stages_.front().first_step == 0, "a dataset has a stage that begins at step 0");
+  for (const DatasetStage& stage : stages_) {
+    require(stage.size() > 0, "a step loader needs a dataset with sequences");
+  }
+}
+
+void StepLoader::resume(int64_t step, const DataPosition& position) {
+  resumed_.reset();
+  const DataPosition due = this->position(step);
+  const auto differs = [](const char* what, const auto& was, const auto& is) {
+    throw InputError(
+        fmt::format("the run cannot be resumed at its place in the data: {} was {} and is {} now", what, was, is));
+  };
+  if (position.seed != due.seed) differs("train.seed", position.seed, due.seed);
+  if (position.shuffle != due.shuffle) differs("data.shuffle", position.shuffle, due.shuffle);
+  if (position.stage != due.stage) {
+    differs(fmt::format("the stage of data.max_length at step {}", step).c_str(), position.stage + 1, due.stage + 1);
+  }
+  if (position.sequences != due.sequences) differs("the number of sequences", position.sequences, due.sequences);
+  if (position.data != due.data) {
+    differs("the hash of the data (files, tokenizer, format, max_length, packing)",
+            fmt::format("{:016x}", position.data), fmt::format("{:016x}", due.data));
+  }
+  if (position.next >= position.sequences) {
+    throw InputError(fmt::format("the run cannot be resumed at its place in the data: sequence {} of {} would be next",
+                                 position.next, position.sequences));
+  }
+  resumed_ = {position.stage, step, position.epoch, position.next};
 }
 
 int64_t StepLoader::sequences_per_step() const {
@@ -140,72 +151,118 @@ int64_t StepLoader::sequences_per_step() const {
 }
 
 int64_t StepLoader::steps_per_epoch() const {
-  return (dataset_.size() - 1) / sequences_per_step() + 1;
+  return (stages_.front().size() - 1) / sequences_per_step() + 1;
 }
 
-StepLoader::Permutation StepLoader::permutation(int64_t epoch) const {
-  const std::lock_guard lock(mutex_);
-  if (kept_epoch_ != epoch) {
-    kept_permutation_ = std::make_shared<const std::vector<int64_t>>(shuffled(dataset_.size(), options_.seed, epoch));
-    kept_epoch_ = epoch;
+StepLoader::Origin StepLoader::origin_of(int64_t step) const {
+  require(step >= 0, "steps are counted from 0");
+  size_t stage = stages_.size() - 1;
+  while (stages_[stage].first_step > step) --stage;
+  const Origin beginning = {static_cast<int64_t>(stage), stages_[stage].first_step, 0, 0};
+  if (!resumed_ || resumed_->stage != beginning.stage) return beginning;
+  require(step >= resumed_->step,
+          fmt::format("step {} lies before step {}, where the run was resumed", step, resumed_->step));
+  return *resumed_;
+}
+
+DataPosition StepLoader::position(int64_t step) const {
+  DataPosition position = place_of(step);
+  position.data = dataset_.stage_hash(position.stage);
+  return position;
+}
+
+DataPosition StepLoader::place_of(int64_t step) const {
+  const Origin origin = origin_of(step);
+  const int64_t size = stages_[static_cast<size_t>(origin.stage)].size();
+  DataPosition position;
+  position.stage = origin.stage;
+  position.seed = options_.seed;
+  position.shuffle = options_.shuffle;
+  position.sequences = size;
+  int64_t steps = step - origin.step;
+  const int64_t left_of_epoch = (size - origin.next - 1) / sequences_per_step() + 1;
+  if (steps < left_of_epoch) {
+    position.epoch = origin.epoch;
+    position.next = origin.next + steps * sequences_per_step();
+    return position;
   }
-  return kept_permutation_;
+  steps -= left_of_epoch;
+  const int64_t whole_epoch = (size - 1) / sequences_per_step() + 1;
+  position.epoch = origin.epoch + 1 + steps / whole_epoch;
+  position.next = steps % whole_epoch * sequences_per_step();
+  return position;
+}
+
+StepLoader::Order StepLoader::order(int64_t stage, int64_t epoch) const {
+  const std::lock_guard lock(mutex_);
+  if (kept_of_ != std::pair(stage, epoch)) {
+    const std::string name = stage == 0 ? fmt::format("data order of epoch {}", epoch)
+                                        : fmt::format("data order of stage {}, epoch {}", stage, epoch);
+    kept_order_ = std::make_shared<const EpochOrder>(stages_[static_cast<size_t>(stage)].size(), options_.seed, name);
+    kept_of_ = {stage, epoch};
+  }
+  return kept_order_;
 }
 
 std::vector<int64_t> StepLoader::sequences_of_step(int64_t step) const {
-  require(step >= 0, "steps are counted from 0");
-  const int64_t begin = step % steps_per_epoch() * sequences_per_step();
-  const int64_t end = std::min(begin + sequences_per_step(), dataset_.size());
-  std::vector<int64_t> result(static_cast<size_t>(end - begin));
-  std::iota(result.begin(), result.end(), begin);
-  if (!options_.shuffle) return result;
-  const Permutation order = permutation(step / steps_per_epoch());
-  for (int64_t& index : result) index = (*order)[static_cast<size_t>(index)];
+  const DataPosition at = place_of(step);
+  const int64_t end = std::min(at.next + sequences_per_step(), at.sequences);
+  std::vector<int64_t> result(static_cast<size_t>(end - at.next));
+  std::iota(result.begin(), result.end(), at.next);
+  const Order shuffled = options_.shuffle ? order(at.stage, at.epoch) : nullptr;
+  const int64_t first = stages_[static_cast<size_t>(at.stage)].begin;
+  for (int64_t& index : result) index = first + (shuffled == nullptr ? index : shuffled->at(index));
+  return result;
+}
+
+std::vector<double> StepLoader::costs_of(const std::vector<int64_t>& sequences) const {
+  std::vector<double> costs;
+  costs.reserve(sequences.size());
+  for (const int64_t index : sequences) costs.push_back(dataset_.cost(index));
+  return costs;
+}
+
+std::vector<std::vector<std::vector<int64_t>>> StepLoader::deal(const std::vector<int64_t>& sequences) const {
+  auto result = deal_step(costs_of(sequences), options_.dp_size, options_.accumulation);
+  for (auto& rank : result) {
+    for (std::vector<int64_t>& micro_batch : rank) {
+      for (int64_t& item : micro_batch) item = sequences[static_cast<size_t>(item)];
+    }
+  }
   return result;
 }
 
 std::vector<std::vector<std::vector<int64_t>>> StepLoader::indices(int64_t step) const {
-  const std::vector<int64_t> sequences = sequences_of_step(step);
-  const auto count = static_cast<int64_t>(sequences.size());
-  // Micro-batches that would be empty on every rank are left out: they would take time and add nothing.
-  const int64_t most_of_a_rank = (count - 1) / options_.dp_size + 1;
-  const int64_t micro_batch_count = std::min(options_.accumulation, most_of_a_rank);
-  std::vector<std::vector<std::vector<int64_t>>> result(static_cast<size_t>(options_.dp_size));
-  for (int64_t rank = 0; rank < options_.dp_size; ++rank) {
-    const auto [rank_begin, rank_end] = even_part(count, rank, options_.dp_size);
-    auto& micro_batches = result[static_cast<size_t>(rank)];
-    for (int64_t number = 0; number < micro_batch_count; ++number) {
-      const auto [begin, end] = even_part(rank_end - rank_begin, number, micro_batch_count);
-      micro_batches.emplace_back(sequences.begin() + rank_begin + begin, sequences.begin() + rank_begin + end);
-    }
-  }
-  return result;
+  return deal(sequences_of_step(step));
+}
+
+double StepLoader::imbalance(int64_t step) const {
+  const std::vector<double> costs = costs_of(sequences_of_step(step));
+  return deal_imbalance(deal_step(costs, options_.dp_size, options_.accumulation), costs);
 }
 
 StepBatch StepLoader::load(int64_t step, const BatchPosition& position) const {
   require(position.dp_rank >= 0 && position.dp_rank < options_.dp_size,
           fmt::format("dp rank {} of {}", position.dp_rank, options_.dp_size));
   StepBatch batch;
-  // In the order of the permutation, so that the sum has the same bits however the sequences are dealt.
-  for (const int64_t index : sequences_of_step(step)) {
+  const std::vector<int64_t> sequences = sequences_of_step(step);
+  // In the order of the epoch, so that the sum has the same bits however the sequences are dealt.
+  for (const int64_t index : sequences) {
     const SequenceTotals totals = dataset_.totals(index);
     batch.tokens += totals.tokens;
     batch.valid_tokens += totals.valid_tokens;
     batch.label_weight_sum += totals.label_weight_sum;
   }
-  ContentHash hash;
-  const auto all_indices = indices(step);
-  for (const std::vector<int64_t>& micro_batch : all_indices[static_cast<size_t>(position.dp_rank)]) {
-    std::vector<Sequence> sequences;
-    sequences.reserve(micro_batch.size());
-    hash.add(micro_batch.size());
-    for (const int64_t index : micro_batch) {
-      sequences.push_back(dataset_.sequence(index));
-      hash.add(sequences.back());
-    }
-    batch.micro_batches.push_back(cut_micro_batch(sequences, position));
+  const std::optional<RopeDescription> rope = rope_at(options_.rope, step);
+  uint64_t hash = 0;
+  const auto dealt = deal(sequences);
+  for (const std::vector<int64_t>& micro_batch : dealt[static_cast<size_t>(position.dp_rank)]) {
+    hash = mixed(hash, micro_batch.size());
+    for (const int64_t index : micro_batch) hash = mixed(hash, dataset_.content_hash(index));
+    batch.micro_batches.push_back(cut_micro_batch(dataset_, micro_batch, position));
+    batch.micro_batches.back().rope = rope;
   }
-  batch.content_hash = hash.value();
+  batch.content_hash = hash;
   return batch;
 }
 

@@ -27,8 +27,8 @@ DeviceBatch::DeviceBatch(const MicroBatch& batch, const ModelDescription& model,
         upload("label weights", DType::float32, {tokens}, std::as_bytes(std::span(batch.label_weights)), backend);
   }
 
-  const RopeFrequencies frequencies =
-      rope_frequencies(model.rope, model.head_size, model.max_positions, batch.largest_position + 1);
+  const RopeFrequencies frequencies = rope_frequencies(batch.rope.value_or(model.rope), model.head_size,
+                                                       model.max_positions, batch.largest_position + 1);
   const auto half = static_cast<int64_t>(frequencies.inverse_frequencies.size());
   RopeTable table;
   table.position_ids = ids("position ids", batch.position_ids);

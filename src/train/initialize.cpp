@@ -11,9 +11,10 @@
 
 namespace ithaca {
 
-void load_weights(const ModelDirectory& directory, ReplicatedParameters& parameters) {
+void load_weights(const ModelDirectory& directory, ReplicatedParameters& parameters, const std::atomic<bool>* stop) {
   std::vector<float> values;
   for (int64_t index = 0; index < static_cast<int64_t>(parameters.specs().size()); ++index) {
+    if (stop != nullptr && stop->load()) return;
     const ParameterSpec& spec = parameters.specs()[static_cast<size_t>(index)];
     values.resize(static_cast<size_t>(spec.extents.product()));
     directory.read_float32(spec.name, values);
@@ -27,9 +28,11 @@ void load_weights(const ModelDirectory& directory, ReplicatedParameters& paramet
   }
 }
 
-void initialize_weights(const ModelDescription& model, int64_t seed, ReplicatedParameters& parameters) {
+void initialize_weights(const ModelDescription& model, int64_t seed, ReplicatedParameters& parameters,
+                        const std::atomic<bool>* stop) {
   std::vector<float> values;
   for (int64_t index = 0; index < static_cast<int64_t>(parameters.specs().size()); ++index) {
+    if (stop != nullptr && stop->load()) return;
     const ParameterSpec& spec = parameters.specs()[static_cast<size_t>(index)];
     values.assign(static_cast<size_t>(spec.extents.product()),
                   spec.initialization == Initialization::ones ? 1.0f : 0.0f);
@@ -47,11 +50,12 @@ void initialize_weights(const ModelDescription& model, int64_t seed, ReplicatedP
   }
 }
 
-void give_first_weights(const Recipe& recipe, const ModelDirectory& directory, ReplicatedParameters& parameters) {
+void give_first_weights(const Recipe& recipe, const ModelDirectory& directory, ReplicatedParameters& parameters,
+                        const std::atomic<bool>* stop) {
   if (recipe.model.init == "random") {
-    initialize_weights(directory.description(), recipe.train.seed, parameters);
+    initialize_weights(directory.description(), recipe.train.seed, parameters, stop);
   } else {
-    load_weights(directory, parameters);
+    load_weights(directory, parameters, stop);
   }
 }
 

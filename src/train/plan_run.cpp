@@ -5,10 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "attention/auto_schedule.h"
+#include "backend/cpu/address_space.h"
 #include "base/text.h"
 #include "model/parameters.h"
+#include "train/context_curriculum.h"
+#include "train/recipe_data.h"
 
 namespace ithaca {
 
@@ -24,40 +28,33 @@ Choice parse_choice(const char* option, const std::string& text, std::initialize
   throw ConfigurationError(fmt::format("{}: '{}' is not one of {}", option, text, known));
 }
 
-// Bytes are not the ids that a model with a tokenizer of its own was trained on.
-void refuse_foreign_tokenizer(const Recipe& recipe) {
-  if (recipe.data.format != "text" || recipe.data.tokenizer != "bytes" || recipe.model.init == "random") return;
-  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
-    if (!std::filesystem::exists(std::filesystem::path(recipe.model.path) / file)) continue;
-    throw ConfigurationError(
-        fmt::format("data.format text with data.tokenizer bytes: {} has a tokenizer of its own ({}), which this "
-                    "version cannot read; give its "
-                    "token ids with data.format: tokens, or start from random weights with model.init: random",
-                    recipe.model.path, file));
+// Errors about a file say which option named it.
+std::unique_ptr<Dataset> open_naming(const std::string& option, const Recipe& recipe,
+                                     const std::vector<std::string>& files, const ModelDescription& model,
+                                     const DataWatch& watch) {
+  const auto named = [&](const char* text) {
+    return std::string_view(text).starts_with("data.") ? std::string(text) : option + ": " + text;
+  };
+  try {
+    return open_data(data_options(recipe, files, model, option == "data.eval"), watch);
+  } catch (const InputError& error) {
+    throw InputError(named(error.what()));
+  } catch (const FileError& error) {
+    throw FileError(named(error.what()));
   }
-}
-
-std::unique_ptr<Dataset> open_files(const Recipe& recipe, const std::vector<std::string>& files,
-                                    const ModelDescription& model) {
-  refuse_foreign_tokenizer(recipe);
-  DatasetOptions options;
-  options.files = files;
-  options.format = recipe.data.format;
-  options.tokenizer = recipe.data.tokenizer;
-  options.max_length = recipe.data.max_length;
-  options.vocabulary = model.vocabulary;
-  return open_dataset(options);
 }
 
 }  // namespace
 
-std::unique_ptr<Dataset> open_training_data(const Recipe& recipe, const ModelDescription& model) {
-  return open_files(recipe, recipe.data.train, model);
+std::unique_ptr<Dataset> open_training_data(const Recipe& recipe, const ModelDescription& model,
+                                            const DataWatch& watch) {
+  return open_naming("data.train", recipe, recipe.data.train, model, watch);
 }
 
-std::unique_ptr<Dataset> open_evaluation_data(const Recipe& recipe, const ModelDescription& model) {
+std::unique_ptr<Dataset> open_evaluation_data(const Recipe& recipe, const ModelDescription& model,
+                                              const DataWatch& watch) {
   if (recipe.data.eval.empty()) return nullptr;
-  return open_files(recipe, recipe.data.eval, model);
+  return open_naming("data.eval", recipe, recipe.data.eval, model, watch);
 }
 
 void require_weights(const ModelDirectory& directory) {
@@ -129,6 +126,7 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
   decisions.loader.dp_size = rank.mesh.dp();
   decisions.loader.seed = recipe.train.seed;
   decisions.loader.shuffle = recipe.data.shuffle;
+  decisions.loader.rope = parse_rope_stages(recipe.model.rope_theta, recipe.model.rope_scaling, model);
 
   const StepLoader loader(dataset, decisions.loader);
   decisions.steps = recipe.train.max_steps > 0
@@ -149,6 +147,58 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
   return decisions;
 }
 
+void require_room_for_state(const Recipe& recipe, const RunPlan& plan) {
+  const int64_t state = std::accumulate(plan.state_bytes_per_rank.begin(), plan.state_bytes_per_rank.end(), int64_t{0});
+  const auto of = [&](MemoryClass memory_class) {
+    return format_bytes(plan.state_bytes_per_rank[static_cast<size_t>(memory_class)]);
+  };
+  const std::string needed =
+      fmt::format("{} per rank ({} of weights, {} of gradients, {} of optimizer state)", format_bytes(state),
+                  of(MemoryClass::weights), of(MemoryClass::gradients), of(MemoryClass::optimizer));
+  if (recipe.memory.limit_gib > 0.0) {
+    if (static_cast<double>(state) <= std::ldexp(recipe.memory.limit_gib, 30)) return;
+    throw ConfigurationError(
+        fmt::format("memory.limit_gib {} is not enough for the state of this model, which takes {} before the first "
+                    "token; memory.limit_gib {:.4g} or more is needed, and activations come on top",
+                    recipe.memory.limit_gib, needed, std::ldexp(static_cast<double>(state), -30) * 1.05));
+  }
+  if (plan.backend.kind != BackendKind::cpu) return;
+  const int64_t machine = cpu::physical_memory_bytes();
+  if (state <= machine / plan.mesh.ranks()) return;
+  throw OutOfMemoryError(fmt::format(
+      "the state of this model takes {}, so {} ranks need {}, but this machine has {}; nothing was allocated. Fewer "
+      "ranks, a smaller model or a larger machine would do",
+      needed, plan.mesh.ranks(), format_bytes(state * plan.mesh.ranks()), format_bytes(machine)));
+}
+
+namespace {
+
+// Says how positions are turned, and where sequences reach positions that the model has never seen.
+void add_rope_notes(const RunDecisions& decisions, const Dataset& train, const ModelDescription& model, RunPlan& plan) {
+  for (const RopeStage& stage : decisions.loader.rope) {
+    const RopeDescription rope = stage.rope.value_or(model.rope);
+    std::string text =
+        fmt::format("RoPE from step {} on: theta {:g}, {}", stage.first_step, rope.theta,
+                    rope.kind == RopeKind::standard ? std::string("not scaled")
+                                                    : fmt::format("{} by {:g}", rope_name(rope.kind), rope.factor));
+    if (rope.original_max_positions > 0) text += fmt::format(" from {}", format_count(rope.original_max_positions));
+    plan.notes.push_back(std::move(text));
+  }
+  for (const DatasetStage& stage : train.stages()) {
+    const bool own = !rope_at(decisions.loader.rope, stage.first_step).has_value();
+    const int64_t longest = std::min(stage.max_length, plan.longest_sequence);
+    if (!own || longest <= model.max_positions || model.rope.kind != RopeKind::standard) continue;
+    plan.notes.push_back(
+        fmt::format("sequences of {} tokens are longer than the model's max_position_embeddings of {}; its RoPE is not "
+                    "scaled, so it "
+                    "has never seen such positions (model.rope_scaling, for example yarn:{}, would extend them)",
+                    format_count(longest), format_count(model.max_positions), (longest - 1) / model.max_positions + 1));
+    return;
+  }
+}
+
+}  // namespace
+
 RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const RunDecisions& decisions,
                      const Dataset& train, const Dataset* eval) {
   RunPlan plan;
@@ -162,6 +212,10 @@ RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const 
   plan.train_tokens = train.summary().tokens;
   plan.longest_sequence = train.summary().longest_sequence;
   plan.eval_sequences = eval != nullptr ? eval->summary().sequences : 0;
+  plan.train_data = train.summary();
+  plan.stages = train.stages();
+  plan.tokens_are_bytes = recipe.data.format != "tokens" && recipe.data.format != "input_ids" &&
+                          (recipe.data.tokenizer == "bytes" || !has_tokenizer(recipe.model.path));
   plan.steps = decisions.steps;
   plan.sequences_per_step = StepLoader(train, decisions.loader).sequences_per_step();
   const std::vector<ParameterSpec> specs = parameter_specs(model);
@@ -171,13 +225,8 @@ RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const 
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::gradients)] = bytes.gradients;
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)] = adamw_bytes(specs);
   plan.output_dir = recipe.train.output_dir;
-  if (plan.longest_sequence > model.max_positions && model.rope.kind == RopeKind::standard) {
-    plan.notes.push_back(fmt::format(
-        "sequences of {} tokens are longer than the model's max_position_embeddings of {}; its RoPE is not scaled, so "
-        "it has "
-        "never seen such positions (config.json: rope_parameters with yarn or llama3 scaling would extend them)",
-        format_count(plan.longest_sequence), format_count(model.max_positions)));
-  }
+  plan.notes = plan.train_data.notes;
+  add_rope_notes(decisions, train, model, plan);
   if (recipe.parallel.layout != "auto" && recipe.parallel.layout != "contiguous" && plan.mesh.ring == 1) {
     plan.notes.push_back(
         fmt::format("parallel.layout {} has no effect here: layouts deal tokens to ring ranks, and the mesh has one",

@@ -7,6 +7,7 @@
 
 #include "checkpoint/hugging_face.h"
 #include "data/dataset.h"
+#include "data/open_data.h"
 #include "data/step_loader.h"
 #include "model/description.h"
 #include "optim/learning_rate.h"
@@ -25,15 +26,21 @@ struct RunDecisions {
 };
 
 // Opens data.train (or data.eval) of the recipe for the model.
-std::unique_ptr<Dataset> open_training_data(const Recipe& recipe, const ModelDescription& model);
-std::unique_ptr<Dataset> open_evaluation_data(const Recipe& recipe,
-                                              const ModelDescription& model);  // null when there is none
+std::unique_ptr<Dataset> open_training_data(const Recipe& recipe, const ModelDescription& model,
+                                            const DataWatch& watch = {});
+// Null when there is none.
+std::unique_ptr<Dataset> open_evaluation_data(const Recipe& recipe, const ModelDescription& model,
+                                              const DataWatch& watch = {});
 
 // Throws InputError unless the directory holds exactly the weights that its config.json asks for.
 void require_weights(const ModelDirectory& directory);
 
 // Throws ConfigurationError, naming the option and what would work.
 RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset);
+
+// Throws ConfigurationError when weights, gradients and optimizer state alone exceed memory.limit_gib, and
+// OutOfMemoryError when they exceed what the machine has: before anything is allocated.
+void require_room_for_state(const Recipe& recipe, const RunPlan& plan);
 
 // What the observer is told before the first step.
 RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const RunDecisions& decisions,

@@ -12,15 +12,22 @@ struct ModelSection {
   std::string path;                    // Hugging Face directory (config.json, weights, tokenizer)
   std::string init = "pretrained";     // pretrained | random
   std::string compute_dtype = "auto";  // auto | float32 | bfloat16: what the backend computes in
+  // Instead of what config.json says; values by step (train/context_curriculum.h).
+  std::vector<std::string> rope_theta, rope_scaling;
 };
 
 struct DataSection {
-  std::vector<std::string> train;   // files
-  std::vector<std::string> eval;    // files
-  std::string format = "text";      // text | tokens
-  std::string tokenizer = "bytes";  // bytes
-  int64_t max_length = 8192;        // tokens per sequence
-  std::string packing = "none";     // none
+  std::vector<std::string> train;                  // files, folders, patterns
+  std::vector<std::string> eval;                   // the same
+  std::string format = "auto";                     // auto | messages | conversations | ... (data/samples)
+  std::string tokenizer = "auto";                  // auto | bytes
+  std::string train_on = "auto";                   // auto | assistant | completion | all
+  std::string append_eos = "auto";                 // auto | always | never
+  std::vector<std::string> max_length = {"8192"};  // tokens per sequence, by step (train/context_curriculum.h)
+  std::string packing = "none";                    // none | wrapped | best_fit
+  std::string overlong = "split";                  // split | truncate | drop
+  std::string on_error = "stop";                   // stop | skip
+  std::string cache_dir;                           // of token caches; empty: beside train.output_dir
   bool shuffle = true;
 };
 

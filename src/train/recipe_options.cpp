@@ -10,6 +10,7 @@
 #include <limits>
 #include <sstream>
 
+#include "train/context_curriculum.h"
 #include "train/foreign_options.h"
 
 namespace ithaca {
@@ -35,43 +36,84 @@ void add_model(OptionTable<Recipe>& table) {
                        "optimizer state are float32 always. auto: bfloat16 on CUDA, float32 on the CPU, which knows "
                        "nothing else. float32 on CUDA is slow, for comparisons.",
                .choices = {"auto", "float32", "bfloat16"},
-               .later_choices = {{"float16", "bfloat16 has the same size, and the range of float32."}}});
+               .later_choices = {{"float16", "bfloat16 has the same size, and the range of float32."}}})
+      .option("rope_theta", &ModelSection::rope_theta,
+              {.help = "Base of the rotary embedding, instead of the model's own. By steps: [500000@0, 5e6@1000]. The "
+                       "exported config.json says what held at the end.",
+               .example = "5e6"})
+      .option("rope_scaling", &ModelSection::rope_scaling,
+              {.help = "How positions beyond those that the model knows are scaled, instead of the model's own: none, "
+                       "linear:FACTOR, dynamic:FACTOR, yarn:FACTOR or llama3:FACTOR; the last two may name the length "
+                       "that the model knows, yarn:4:32768. By steps: [none@0, yarn:8@1000].",
+               .example = "yarn:4"});
 }
 
 void add_data(OptionTable<Recipe>& table) {
   table.section("data", &Recipe::data, "what it is trained on")
-      .option(
-          "train", &DataSection::train,
-          {.help = "Files to train on; a single one may be written without brackets. Files that end in .gz are read "
-                   "directly.",
-           .example = "[book.txt.gz, notes.jsonl]",
-           .required = true,
-           .path = OptionPath::file})
+      .option("train", &DataSection::train,
+              {.help = "Files to train on, folders, or patterns such as data/**/*.jsonl; a single one may be written "
+                       "without brackets. JSON Lines, JSON arrays and plain text; files that end in .gz or .zst are "
+                       "read directly.",
+               .example = "[book.txt.gz, notes.jsonl]",
+               .required = true,
+               .path = OptionPath::file})
       .option("eval", &DataSection::eval,
               {.help = "Files to evaluate on.", .example = "[held_out.txt]", .path = OptionPath::file})
-      .option("format", &DataSection::format,
-              {.help = "text: plain files, one document each, or .jsonl files with a \"text\" in every line. tokens: "
-                       ".jsonl files with \"input_ids\" and optional \"labels\", \"weights\", \"document_lengths\".",
-               .choices = {"text", "tokens"},
-               .later_choices = {{"chat", "Render conversations to text, or to tokens with labels, first."}}})
-      .option("tokenizer", &DataSection::tokenizer,
-              {.help = "How text becomes tokens. bytes: every byte is a token.",
-               .choices = {"bytes"},
-               .later_choices = {{"auto", "Give ready token ids with data.format: tokens."},
-                                 {"huggingface", "Give ready token ids with data.format: tokens."}}})
-      .option("max_length", &DataSection::max_length,
-              {.help = "Longest sequence. A longer document is cut into windows: window w holds tokens [w L, (w+1) L), "
-                       "and the label of its last token is the first token of the next, so nothing is lost.",
-               .unit = "tokens",
-               .example = "131072",
-               .range = {.at_least = 1, .at_most = 1e12}})
-      .option("packing", &DataSection::packing,
-              {.help = "How documents share sequences. none: a sequence is a window of one document.",
-               .choices = {"none"},
-               .later_choices = {{"wrapped", "Join documents in the files, or give document_lengths with tokens."},
-                                 {"best_fit",
-                                  "Give ready packed sequences with data.format: tokens and "
-                                  "document_lengths."}}})
+      .option(
+          "format", &DataSection::format,
+          {.help = "What a record of the files is. auto decides from the first ones, and says what. messages: a chat "
+                   "as OpenAI writes it. conversations: as ShareGPT does. prompt_completion: \"prompt\" and "
+                   "\"completion\". instruction: \"instruction\", \"input\", \"output\". text: \"text\", or a "
+                   "plain file as one document. input_ids (or tokens): ready token ids with optional \"labels\", "
+                   "\"weights\", \"document_lengths\".",
+           .choices = {"auto", "messages", "conversations", "prompt_completion", "instruction", "text", "input_ids",
+                       "tokens"},
+           .later_choices = {{"chat", "Chats as OpenAI writes them are data.format: messages."},
+                             {"sharegpt", "That is data.format: conversations."},
+                             {"alpaca", "That is data.format: instruction."}}})
+      .option(
+          "tokenizer", &DataSection::tokenizer,
+          {.help = "How text becomes tokens. auto: by the model's own tokenizer.json or tokenizer.model; where it has "
+                   "none, as with bytes. bytes: every byte is a token.",
+           .choices = {"auto", "bytes"},
+           .later_choices = {{"huggingface", "That is data.tokenizer: auto."}}})
+      .option("train_on", &DataSection::train_on,
+              {.help = "Which tokens are learnt. assistant: every turn of the assistant. completion: the last one, or "
+                       "the completion. all: every token. auto: what suits the format (assistant for messages and "
+                       "conversations, completion for prompt_completion and instruction, all for the rest).",
+               .choices = {"auto", "assistant", "completion", "all"}})
+      .option("append_eos", &DataSection::append_eos,
+              {.help = "Whether the end-of-text token follows a text that no chat template has ended. auto: where the "
+                       "tokenizer has one.",
+               .choices = {"auto", "always", "never"}})
+      .option(
+          "max_length", &DataSection::max_length,
+          {.help = "Longest sequence. Or, by steps, a list: [4K@0, 32K@1000, 1M@2000] has sequences of up to 4096 "
+                   "tokens, from step 1000 on of up to 32768, and so on; each stage begins with an epoch of its own. "
+                   "K is 1024, M is 1024 x 1024.",
+           .unit = "tokens",
+           .example = "131072"})
+      .option(
+          "packing", &DataSection::packing,
+          {.help = "How documents share sequences; they never see each other. none: each has its own. wrapped: laid "
+                   "end to end and cut into windows of max_length, positions going on over the cuts. best_fit: "
+                   "whole documents, so that little room is left over.",
+           .choices = {"none", "wrapped", "best_fit"},
+           .later_choices = {{"bfd", "That is data.packing: best_fit."}, {"ffd", "The nearest is best_fit."}}})
+      .option("overlong", &DataSection::overlong,
+              {.help = "What becomes of documents longer than max_length L. split: windows [w L, (w+1) L), where the "
+                       "label of a window's last token is the first token of the next, so nothing is lost. truncate: "
+                       "only the first L tokens stay. drop: they are left out. All three are counted.",
+               .choices = {"split", "truncate", "drop"}})
+      .option("on_error", &DataSection::on_error,
+              {.help = "What happens when a record cannot be understood. stop: an error that names it. skip: it is "
+                       "left out and counted, with the reason.",
+               .choices = {"stop", "skip"}})
+      .option("cache_dir", &DataSection::cache_dir,
+              {.help = "Where tokenized data is kept, so that it is tokenized once; may be deleted at any time. Empty: "
+                       ".token_cache beside train.output_dir.",
+               .example = "/scratch/token_cache",
+               .path = OptionPath::folder})
       .option("shuffle", &DataSection::shuffle,
               {.help = "Draw a new order of the sequences for every epoch, from train.seed."});
 }
@@ -233,14 +275,40 @@ void add_absent(OptionCatalog& catalog) {
       {"train", "report_to",
        "Every step is a line of metrics.jsonl in train.output_dir, and in TensorBoard's files there."},
       {"optim", "optimizer", "The optimizer is AdamW."},
-      {"data", "chat_template", "Render conversations to text, or to tokens with labels, first."},
+      {"data", "chat_template", "It is the model's own; put another one into chat_template.jinja in model.path."},
       {"model", "lora_*", "All parameters are trained."},
       {"model", "quantization*", "The CPU backend computes in float32."},
   };
   for (const AbsentOption& option : options) catalog.add_absent(option);
 }
 
+// What the ConfigurationError of `action` says; empty when there is none.
+template <typename Action>
+std::string complaint_of(const Action& action) {
+  try {
+    action();
+  } catch (const ConfigurationError& error) {
+    return error.what();
+  }
+  return {};
+}
+
 void add_rules(OptionTable<Recipe>& table) {
+  table.rule({"data.max_length"}, "`data.max_length` by steps begins with an entry for step 0; steps rise.",
+             [](const Recipe& recipe) { return complaint_of([&] { parse_context_stages(recipe.data.max_length); }); });
+  table.rule({"data.max_length", "train.max_steps"},
+             "`data.max_length` by steps needs `train.max_steps`: how long the last stage is.",
+             [](const Recipe& recipe) -> std::string {
+               const bool is_schedule = complaint_of([&] { parse_context_stages(recipe.data.max_length); }).empty() &&
+                                        parse_context_stages(recipe.data.max_length).size() > 1;
+               if (!is_schedule) return {};
+               const ContextStage last = parse_context_stages(recipe.data.max_length).back();
+               if (recipe.train.max_steps > last.first_step) return {};
+               return fmt::format(
+                   "data.max_length is a schedule whose last stage begins at step {}, so train.max_steps must say how "
+                   "many steps there are, more than that; it is {}",
+                   last.first_step, recipe.train.max_steps);
+             });
   table.rule({"parallel.ulysses_size", "parallel.ring_size", "parallel.sp_size"},
              "`parallel.ulysses_size` x `parallel.ring_size` = `parallel.sp_size`, where both are given; where one is "
              "given, it divides `sp_size`.",
@@ -404,6 +472,7 @@ void resolve_paths(Recipe& recipe, const GivenOptions& given, const std::string&
   resolve(recipe.model.path, "model.path", folder);
   for (std::string& file : recipe.data.train) resolve(file, "data.train", folder);
   for (std::string& file : recipe.data.eval) resolve(file, "data.eval", folder);
+  resolve(recipe.data.cache_dir, "data.cache_dir", folder);
   resolve(recipe.train.output_dir, "train.output_dir", {});
 }
 
@@ -511,6 +580,7 @@ std::string resolved_recipe_text(const Recipe& recipe) {
   absolute(resolved.model.path);
   for (std::string& file : resolved.data.train) absolute(file);
   for (std::string& file : resolved.data.eval) absolute(file);
+  absolute(resolved.data.cache_dir);
   absolute(resolved.train.output_dir);
   return recipe_table().write_yaml(resolved,
                                    "Every option of this run. Train it again with: ithaca train config.yaml "

@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <future>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "checkpoint/file_output.h"
@@ -19,6 +21,7 @@
 #include "train/plan_file.h"
 #include "train/plan_run.h"
 #include "train/rank.h"
+#include "train/step_trace.h"
 #include "train/tensorboard.h"
 
 namespace ithaca {
@@ -38,6 +41,8 @@ struct SharedRun {
   const Dataset* eval;
   const RunDecisions& decisions;
   const std::atomic<bool>& stop;
+  TraceRequest trace;
+  TraceFile* trace_file = nullptr;  // null where nothing is traced
 };
 
 // After so many steps in a row without a finite loss and norm nothing will come of it.
@@ -53,6 +58,7 @@ class RankRun {
         speaks_(thread.rank() == 0),
         rank_(thread, shared.model, shared.decisions.rank),
         loader_(shared.train, shared.decisions.loader) {
+    if (shared.trace_file != nullptr) trace_.emplace(rank_.backend(), shared.trace_file, thread.rank());
     if (!speaks_) return;
     metrics_ = std::make_unique<MetricsFile>(result.metrics_file);
     const std::filesystem::path events = std::filesystem::path(shared.recipe.train.output_dir) / kTensorboardFolder;
@@ -64,7 +70,11 @@ class RankRun {
   }
 
   void run() {
-    give_first_weights(shared_.recipe, shared_.directory, rank_.parameters());
+    give_first_weights(shared_.recipe, shared_.directory, rank_.parameters(), &shared_.stop);
+    if (is_stop_wanted()) {
+      if (speaks_) result_.stopped_early = true;
+      return;
+    }
     const int64_t eval_steps = shared_.recipe.train.eval_steps;
     int64_t step = 0;
     bool stopped = false;
@@ -72,29 +82,45 @@ class RankRun {
       stopped = train_step(step);
       ++step;
       const bool last = step == shared_.decisions.steps;
-      if (shared_.eval != nullptr && !stopped && !last && eval_steps > 0 && step % eval_steps == 0) evaluate(step);
+      if (shared_.eval != nullptr && !stopped && !last && eval_steps > 0 && step % eval_steps == 0)
+        stopped = !evaluate(step);
     }
     if (speaks_) {
       result_.steps = step;
       result_.stopped_early = stopped && step < shared_.decisions.steps;
       result_.skipped_steps = skipped_steps_;
       result_.training_seconds = training_seconds_;
+      if (trace_ && step < shared_.trace.first_step) {
+        observer_.on_warning(fmt::format("--trace: the run ended before step {}, so {} was not written",
+                                         shared_.trace.first_step, shared_.trace.path));
+      }
     }
     // The export comes first: what happens in a long last evaluation must not cost the trained model.
     export_weights();
-    if (shared_.eval != nullptr && !stopped) evaluate(step);
+    const bool evaluated = shared_.eval == nullptr || stopped || evaluate(step);
+    if (speaks_ && !evaluated) result_.stopped_early = true;
   }
 
  private:
+  // Whether any rank was asked to stop; all ranks ask together and get the same answer.
+  bool is_stop_wanted() {
+    const int64_t own = shared_.stop.load() ? 1 : 0;
+    const std::vector<int64_t> all = gather_values(rank_.mesh().world(), rank_.backend(), std::span(&own, 1));
+    return std::any_of(all.begin(), all.end(), [](int64_t value) { return value != 0; });
+  }
+
   // Returns whether the run was asked to stop, which all ranks agree on.
   bool train_step(int64_t step) {
     Arena& arena = rank_.backend().arena(Tier::device);
     arena.reset_peak();
+    const bool is_traced = shared_.trace.includes(step + 1);
+    if (is_traced) trace_->begin();
     const auto start = std::chrono::steady_clock::now();
     const double wait_before = rank_.backend().exposed_wait_seconds();
     const double rate = learning_rate(shared_.decisions.rate, step);
-    const StepBatch batch = loader_.load(step, rank_.batch_position());
+    const StepBatch batch = next_batch(step);
     const StepResult outcome = rank_.step().run(batch, rate);
+    if (is_traced) trace_->end();
 
     StepMetrics metrics;
     metrics.step = step + 1;
@@ -109,6 +135,7 @@ class RankRun {
     metrics.step_seconds = seconds_since(start);
     metrics.tokens_per_second = static_cast<double>(batch.tokens) / std::max(metrics.step_seconds, 1e-9);
     if (speaks_) record(metrics);
+    if (is_traced) write_trace(step + 1, stop);
     // Every rank counts the same, since every rank has read the same numbers.
     diverged_in_a_row_ = outcome.skipped && batch.valid_tokens > 0 ? diverged_in_a_row_ + 1 : 0;
     if (diverged_in_a_row_ == kLargestDivergedRun) {
@@ -119,6 +146,27 @@ class RankRun {
           kLargestDivergedRun, metrics.step));
     }
     return stop;
+  }
+
+  // The batch of `step`; the one after it is made on another thread while this one is computed.
+  StepBatch next_batch(int64_t step) {
+    StepBatch batch = next_batch_.valid() ? next_batch_.get() : loader_.load(step, rank_.batch_position());
+    if (step + 1 < shared_.decisions.steps) {
+      next_batch_ = std::async(std::launch::async, [this, next = step + 1, position = rank_.batch_position()] {
+        return loader_.load(next, position);
+      });
+    }
+    return batch;
+  }
+
+  // `is_last`: no step follows.
+  void write_trace(int64_t step, bool is_last) {
+    trace_->write(step);
+    if (step < shared_.trace.last_step && !is_last) return;
+    rank_.mesh().world().barrier();  // every rank has written
+    if (!speaks_) return;
+    shared_.trace_file->finish();
+    observer_.on_trace({shared_.trace.path, shared_.trace.first_step, step, trace_->table()});
   }
 
   // The memory of the rank that uses most; and whether any rank was asked to stop.
@@ -159,33 +207,40 @@ class RankRun {
     observer_.on_step(metrics);
   }
 
-  void evaluate(int64_t step) {
+  // Returns false when it was asked to stop before its end: then there is no evaluation loss.
+  bool evaluate(int64_t step) {
     const auto start = std::chrono::steady_clock::now();
-    // The same batches as in training with one micro-batch per rank, in the order of the file; each rank keeps its own.
+    // The same batches as in training with one micro-batch per rank, in the order of the file.
     StepLoaderOptions options = shared_.decisions.loader;
     options.shuffle = false;
     options.accumulation = 1;
+    // As the last step that was trained turned its positions.
+    options.rope = {{0, rope_at(options.rope, std::max<int64_t>(step - 1, 0))}};
     const StepLoader loader(*shared_.eval, options);
-    std::vector<MicroBatch> own;
+    double loss_sum = 0.0;
     double label_weight_sum = 0.0;
     int64_t valid_tokens = 0;
     for (int64_t index = 0; index < loader.steps_per_epoch(); ++index) {
-      StepBatch batch = loader.load(index, rank_.batch_position());
-      label_weight_sum += batch.label_weight_sum;
+      if (is_stop_wanted()) return false;
+      const StepBatch batch = loader.load(index, rank_.batch_position());
+      const double weight = batch.label_weight_sum;
+      const std::optional<double> loss = rank_.step().evaluate(batch.micro_batches, weight);
+      if (loss) loss_sum += *loss * weight;
+      label_weight_sum += weight;
       valid_tokens += batch.valid_tokens;
-      for (MicroBatch& micro_batch : batch.micro_batches) own.push_back(std::move(micro_batch));
     }
-    const std::optional<double> loss = rank_.step().evaluate(own, label_weight_sum);
-    if (!speaks_) return;
-    if (!loss) {
+    if (!speaks_) return true;
+    if (label_weight_sum <= 0.0) {
       observer_.on_warning("the evaluation data has no label: there is no evaluation loss");
-      return;
+      return true;
     }
-    const EvaluationMetrics metrics = {step, *loss, valid_tokens, seconds_since(start)};
-    result_.evaluation_loss = *loss;
+    const double mean_loss = loss_sum / label_weight_sum;
+    const EvaluationMetrics metrics = {step, mean_loss, valid_tokens, seconds_since(start)};
+    result_.evaluation_loss = mean_loss;
     metrics_->write(evaluation_json(metrics));
     if (tensorboard_) tensorboard_->write(metrics);
     observer_.on_evaluation(metrics);
+    return true;
   }
 
   void export_weights() {
@@ -212,6 +267,8 @@ class RankRun {
   bool speaks_;
   TrainingRank rank_;
   StepLoader loader_;
+  std::future<StepBatch> next_batch_;
+  std::optional<StepTrace> trace_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<TensorboardWriter> tensorboard_;
   double training_seconds_ = 0.0;
@@ -222,13 +279,24 @@ class RankRun {
 
 }  // namespace
 
-RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::atomic<bool>& stop) {
+RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::atomic<bool>& stop,
+                       const TraceRequest& trace) {
   const ModelDirectory directory(recipe.model.path);
   const ModelDescription& model = directory.description();
   if (recipe.model.init != "random") require_weights(directory);
-  const std::unique_ptr<Dataset> train = open_training_data(recipe, model);
-  const std::unique_ptr<Dataset> eval = open_evaluation_data(recipe, model);
-  const RunDecisions decisions = decide_run(recipe, model, *train);
+  DataWatch watch;
+  watch.on_progress = [&](const TokenizeProgress& progress) { observer.on_tokenize(progress); };
+  watch.on_note = [&](const std::string& text) { observer.on_data_note(text); };
+  watch.stop = &stop;
+  const std::unique_ptr<Dataset> train = open_training_data(recipe, model, watch);
+  const std::unique_ptr<Dataset> eval = open_evaluation_data(recipe, model, watch);
+  if (stop.load()) throw StoppedError("stopped before the first step; nothing was trained");
+  RunDecisions decisions = decide_run(recipe, model, *train);
+  const TraceRequest settled_trace = settle_trace(trace, decisions.steps, decisions.rank.backend.kind);
+  decisions.rank.traced = !settled_trace.path.empty();
+
+  const RunPlan plan = describe_run(recipe, model, decisions, *train, eval.get());
+  require_room_for_state(recipe, plan);
 
   RunResult result;
   const std::filesystem::path output = recipe.train.output_dir;
@@ -239,10 +307,11 @@ RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::a
   result.export_directory = (output / "export").string();
   result.metrics_file = (output / "metrics.jsonl").string();
 
-  const RunPlan plan = describe_run(recipe, model, decisions, *train, eval.get());
+  const std::unique_ptr<TraceFile> trace_file = open_trace(settled_trace);
   observer.on_plan(plan);
   write_whole_file((output / kPlanFile).string(), plan_json(plan));
-  const SharedRun shared = {recipe, directory, model, *train, eval.get(), decisions, stop};
+  const SharedRun shared = {recipe,    directory, model,         *train,          eval.get(),
+                            decisions, stop,      settled_trace, trace_file.get()};
   ThreadRankOptions ranks;
   ranks.timeout_seconds = recipe.parallel.comm_timeout_seconds;
   run_thread_ranks(decisions.rank.mesh.ranks(), ranks,

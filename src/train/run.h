@@ -14,10 +14,13 @@
 
 #include "attention/schedule.h"
 #include "comm/mesh.h"
+#include "data/cache/cache_builder.h"
+#include "data/dataset.h"
 #include "model/description.h"
 #include "tensor/memory.h"
 #include "train/backend_choice.h"
 #include "train/recipe.h"
+#include "train/trace_request.h"
 
 namespace ithaca {
 
@@ -34,6 +37,9 @@ struct RunPlan {
   int64_t train_tokens = 0;  // of one epoch
   int64_t eval_sequences = 0;
   int64_t longest_sequence = 0;
+  DatasetSummary train_data;         // of one epoch; with a curriculum, of the longest stage
+  std::vector<DatasetStage> stages;  // of data.max_length: one, unless it is a schedule
+  bool tokens_are_bytes = false;
   int64_t steps = 0;
   int64_t sequences_per_step = 0;
   std::array<int64_t, kMemoryClasses>
@@ -69,10 +75,14 @@ struct EvaluationMetrics {
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
+  // While data is tokenized, which is before on_plan: a few times a second; and what is worth telling meanwhile.
+  virtual void on_tokenize(const TokenizeProgress&) {}
+  virtual void on_data_note(const std::string&) {}
   virtual void on_plan(const RunPlan&) {}
   virtual void on_step(const StepMetrics&) {}
   virtual void on_evaluation(const EvaluationMetrics&) {}
   virtual void on_warning(const std::string&) {}
+  virtual void on_trace(const TraceSummary&) {}
   virtual void on_export(const std::string& /*directory*/) {}
 };
 
@@ -91,6 +101,7 @@ struct RunResult {
 
 // Throws ConfigurationError, InputError, FileError, CommunicationError, OutOfMemoryError. `stop` may be set from a
 // signal handler.
-RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::atomic<bool>& stop);
+RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::atomic<bool>& stop,
+                       const TraceRequest& trace = {});
 
 }  // namespace ithaca
