@@ -209,7 +209,7 @@ void describe_plan(const fs::path& folder, std::ostream& out) {
   if (recipe) {
     row(out, "data",
         fmt::format("{}, sequences of up to {} tokens", fmt::join(recipe->data.train, ", "),
-                    format_count(recipe->data.max_length)));
+                    fmt::join(recipe->data.max_length, ", ")));
   }
   if (plan) {
     row(out, "ranks",

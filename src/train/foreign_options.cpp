@@ -265,8 +265,7 @@ const std::vector<ForeignOption>& model_names() {
       {"load_in_8bit", "", "weights are read as float32, bfloat16 or float16", "axolotl trl"},
       {"load_in_4bit", "", "weights are read as float32, bfloat16 or float16", "axolotl trl"},
       {"quant_*", "", "weights are read as float32, bfloat16 or float16", "swift"},
-      {"rope_scaling", "", "set rope_parameters (or rope_scaling) in the model's config.json",
-       "axolotl llamafactory swift"},
+      {"rope_scaling", "model.rope_scaling", "written yarn:4, linear:2, ...", "axolotl llamafactory swift"},
       {"overrides_of_model_config", "", "change the model's config.json", "axolotl"},
   };
   return names;
