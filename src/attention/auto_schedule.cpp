@@ -21,7 +21,9 @@ struct Candidate {
   ScheduleSizes sizes;
   Layout layout;
   std::string layout_reason;
-  double price = 0.0;         // bytes' worth of time of the busiest rank
+  double price = 0.0;         // bytes' worth of time of the busiest rank: attention + exposed
+  double attention = 0.0;     // of it, what it computes
+  double exposed = 0.0;       // of it, the communication that nothing hides
   int64_t bytes = 0;          // that the rank which sends most sends, forward and backward
   double heads_excess = 0.0;  // share by which the busiest rank has more query heads than the mean
 };
@@ -119,6 +121,8 @@ void price(const AutoScheduleRequest& request, Candidate& candidate) {
     exposed = std::max(exposed, not_hidden);
     candidate.bytes = std::max(candidate.bytes, exchange_bytes + static_cast<int64_t>(hop) * hops);
   }
+  candidate.attention = attention;
+  candidate.exposed = exposed;
   candidate.price = attention + exposed;
 }
 
@@ -131,7 +135,11 @@ std::string name_of(const Candidate& candidate) {
 }
 
 std::string numbers_of(const Candidate& candidate) {
-  std::string text = fmt::format("{} sent per rank and layer", format_bytes(candidate.bytes));
+  const auto size = [](double bytes) {
+    return format_bytes(static_cast<int64_t>(std::llround(std::min(bytes, 9e18))));
+  };
+  std::string text = fmt::format("cost {} (attention {}, waiting {}), {} sent", size(candidate.price),
+                                 size(candidate.attention), size(candidate.exposed), format_bytes(candidate.bytes));
   if (candidate.heads_excess > 0.005) {
     text += fmt::format(", busiest rank {:.0f}% above the mean in heads", 100.0 * candidate.heads_excess);
   }
@@ -224,7 +232,11 @@ AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
       others +=
           fmt::format("{}{}: {}", index == 1 ? "" : "; ", name_of(candidates[index]), numbers_of(candidates[index]));
     }
-    choice.reason += fmt::format(" The others would take longer by the cost formulas ({}).", others);
+    choice.reason += fmt::format(
+        " The others cost more ({}). Cost is the time of one layer on the busiest rank, as the bytes that it could "
+        "send "
+        "meanwhile.",
+        others);
   } else if (possible.size() == 1) {
     choice.reason += " The sizes leave nothing else.";
   }

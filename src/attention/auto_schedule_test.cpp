@@ -11,6 +11,7 @@ namespace ithaca {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 AutoScheduleRequest request_of(int64_t query_heads, int64_t key_heads, int64_t tokens, int cp_size) {
   AutoScheduleRequest request;
@@ -42,6 +43,10 @@ TEST(AutoSchedule, EvenHeadsOnShortSequencesTakeUlysses) {
   EXPECT_EQ(choice.sizes.ulysses_size, 8);
   EXPECT_THAT(choice.reason, HasSubstr("ulysses over 8 ranks"));
   EXPECT_THAT(choice.reason, HasSubstr("ring over 8 ranks"));
+  // What is minimised is what is said, of the choice and of the others.
+  EXPECT_THAT(choice.reason,
+              MatchesRegex("ulysses over 8 ranks: cost [0-9.]+ [A-Za-z]+ \\(attention [0-9.]+ [A-Za-z]+, "
+                           "waiting [0-9.]+ [A-Za-z]+\\), .* The others cost more .*"));
 }
 
 TEST(AutoSchedule, FewHeadsNeedARing) {

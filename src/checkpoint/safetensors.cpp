@@ -170,19 +170,33 @@ struct SafetensorsFile::Mapping {
     }
     ::close(descriptor);
   }
+  // Memory of someone else.
+  explicit Mapping(std::span<const std::byte> content)
+      : data(const_cast<std::byte*>(content.data())), size(static_cast<int64_t>(content.size())), is_owned(false) {}
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping() {
-    if (size > 0) ::munmap(data, static_cast<size_t>(size));
+    if (is_owned && size > 0) ::munmap(data, static_cast<size_t>(size));
   }
 
   std::byte* bytes() const { return static_cast<std::byte*>(data); }
 
   void* data = nullptr;
   int64_t size = 0;
+  bool is_owned = true;
 };
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping_(std::make_shared<Mapping>(path)) {
+  read_header();
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& name, std::span<const std::byte> content)
+    : path_(name), mapping_(std::make_shared<Mapping>(content)) {
+  read_header();
+}
+
+void SafetensorsFile::read_header() {
+  const std::string& path = path_;
   if (mapping_->size < kPrefix) {
     throw InputError(
         fmt::format("{}: {} bytes are too few for a safetensors file; it may be cut off", path, mapping_->size));
@@ -221,11 +235,23 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping
       throw InputError(fmt::format("{}: tensor \"{}\" overlaps tensor \"{}\"", path, entries_[i].name,
                                    entries_[last_with_data].name));
     }
+    if (entries_[i].begin > used_until && entries_[i].end > entries_[i].begin) {
+      throw InputError(
+          fmt::format("{}: bytes {} to {} of its data belong to no tensor, before tensor \"{}\"; the format leaves no "
+                      "gaps, so its header and its data do not belong together: fetch or save it again",
+                      path, used_until, entries_[i].begin, entries_[i].name));
+    }
     if (entries_[i].end > used_until) {
       used_until = entries_[i].end;
       last_with_data = i;
     }
     by_name_[entries_[i].name] = i;
+  }
+  if (const int64_t left_over = mapping_->size - data_begin_ - used_until; left_over > 0) {
+    throw InputError(fmt::format(
+        "{}: {} bytes after its last tensor belong to none; its header and its data do not belong together: "
+        "fetch or save it again",
+        path, left_over));
   }
 }
 

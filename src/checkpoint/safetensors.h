@@ -19,8 +19,8 @@
 namespace ithaca {
 
 // A file mapped read-only. Everything is checked when it is opened: lengths, JSON, element types, shapes against
-// offsets, offsets against the file, overlaps, duplicate names; the error names the file and the tensor. Thread-safety:
-// immutable after construction; share freely.
+// offsets, offsets against the file, overlaps, gaps, bytes left over, duplicate names; the error names the file and the
+// tensor. Thread-safety: immutable after construction; share freely.
 class SafetensorsFile {
  public:
   struct Entry {
@@ -34,6 +34,8 @@ class SafetensorsFile {
 
   // Throws FileError when it cannot be read, InputError when its content is wrong.
   explicit SafetensorsFile(const std::string& path);
+  // The same for bytes at hand, which must outlive it and every view of it; `name` stands for the path in messages.
+  SafetensorsFile(const std::string& name, std::span<const std::byte> content);
 
   const std::string& path() const { return path_; }
   // All tensors, in the order of their data.
@@ -55,6 +57,7 @@ class SafetensorsFile {
 
  private:
   struct Mapping;
+  void read_header();
   std::string path_;
   std::shared_ptr<const Mapping> mapping_;
   std::vector<Entry> entries_;

@@ -113,17 +113,21 @@ TEST(Safetensors, BrokenFilesSayWhatIsWrong) {
                  R"("data_offsets":[4,8]}})"),
               HasSubstr("\"a\" appears twice"));
   EXPECT_THAT(of(R"({"__metadata__":{"format":1}})"), HasSubstr("must be a string"));
+  EXPECT_THAT(of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"),
+              HasSubstr("4 bytes after its last tensor belong to none"));
+  EXPECT_THAT(of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})"),
+              HasSubstr("bytes 0 to 4 of its data belong to no tensor, before tensor \"a\""));
 }
 
 TEST(Safetensors, UnusualButRight) {
   const TemporaryDirectory directory;
-  // A hole, a scalar, a tensor without elements, a type that is of no use here, data that is not aligned.
+  // A scalar, a tensor without elements, a type that is of no use here, data that is not aligned.
   const std::string path = directory.write(
       "x.safetensors",
-      with_length(R"({"late":{"dtype":"F32","shape":[1],"data_offsets":[7,11]},"scalar":{"dtype":"F32","shape":[],)"
+      with_length(R"({"late":{"dtype":"F32","shape":[1],"data_offsets":[5,9]},"scalar":{"dtype":"F32","shape":[],)"
                   R"("data_offsets":[0,4]},"none":{"dtype":"F32","shape":[0,5],"data_offsets":[4,4]},)"
                   R"("mask":{"dtype":"BOOL","shape":[1],"data_offsets":[4,5]}})",
-                  std::string("\x00\x00\x40\x40\x01\x00\x00\x00\x00\xa0\x40", 11)));
+                  std::string("\x00\x00\x40\x40\x01\x00\x00\xa0\x40", 9)));
   const SafetensorsFile file(path);
   EXPECT_THAT(file.read_float32("scalar"), ElementsAre(3.0f));
   EXPECT_THAT(file.read_float32("late"), ElementsAre(5.0f));

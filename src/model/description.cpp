@@ -191,10 +191,45 @@ void read_yarn(const ObjectReader& rope, int64_t max_positions, RopeDescription&
   result.truncate = rope.flag_or("truncate", true);
 }
 
+// The two spellings of RoPE must say the same where a config.json has both: taking either would be a guess.
+void refuse_contradicting_rope(const Json& json, const ObjectReader& config) {
+  const auto normalized = [&](const char* key) {
+    Json result = Json::object();
+    for (const auto& [name, value] : json.at(key).items()) {
+      if (value.is_null()) continue;
+      // rope_type wins over the older type.
+      if (name != "type" || !json.at(key).contains("rope_type")) result[name == "type" ? "rope_type" : name] = value;
+    }
+    if (!result.contains("rope_theta") && config.has("rope_theta")) result["rope_theta"] = json.at("rope_theta");
+    return nlohmann::json(result);  // compared without the order of keys
+  };
+  const auto is_given = [&](const char* key) {
+    return config.has(key) && json.at(key).is_object() && !json.at(key).empty();
+  };
+  if (is_given("rope_scaling") && is_given("rope_parameters") &&
+      normalized("rope_scaling") != normalized("rope_parameters")) {
+    config.complain("rope_scaling", "rope_parameters in the same file says something else, " +
+                                        json.at("rope_parameters").dump() +
+                                        "; keep the one that the model was trained "
+                                        "with and remove the other");
+  }
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!is_given(key) || !config.has("rope_theta")) continue;
+    const Json& object = json.at(key);
+    const auto theta = object.find("rope_theta");
+    if (theta == object.end() || !theta->is_number() || !json.at("rope_theta").is_number()) continue;
+    if (theta->get<double>() != json.at("rope_theta").get<double>()) {
+      config.complain("rope_theta", fmt::format("{}.rope_theta in the same file is {}; keep the one that the model was "
+                                                "trained with and remove the other",
+                                                key, theta->dump()));
+    }
+  }
+}
+
 RopeDescription read_rope(const Json& json, const ObjectReader& config, const std::string& where,
                           int64_t max_positions) {
   // The newer spelling is one object rope_parameters; the older has rope_theta beside rope_scaling. Where both objects
-  // are there, rope_scaling wins unless it is empty, as in Hugging Face.
+  // are there and say the same, it does not matter which is read.
   static const Json nothing = Json::object();
   const Json* object = &nothing;
   std::string name = "rope_parameters";
@@ -206,6 +241,7 @@ RopeDescription read_rope(const Json& json, const ObjectReader& config, const st
     name = key;
     break;
   }
+  refuse_contradicting_rope(json, config);
   const ObjectReader rope(*object, where, name + ".");
   for (const auto& [key, value] : object->items()) {
     if (value.is_object()) rope.complain(key, "RoPE that differs between layers is not supported");

@@ -210,7 +210,7 @@ TEST(Description, RopeSpellings) {
   EXPECT_EQ(old_type.rope.kind, RopeKind::linear);
   EXPECT_EQ(old_type.rope.factor, 4.0);
   EXPECT_EQ(old_type.rope.theta, 5e5);
-  const ModelDescription both = parse("llama", {{"rope_theta", "1"},
+  const ModelDescription both = parse("llama", {{"rope_theta", "77"},
                                                 {"rope_parameters", R"({"rope_type": "default", "rope_theta": 77.0})"},
                                                 {"rope_scaling", "null"}});
   EXPECT_EQ(both.rope.theta, 77.0);
@@ -275,6 +275,26 @@ TEST(Description, RopeThatIsRefused) {
               HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(complaint("llama", {{"rope_scaling", R"({"type":"yarn","factor":2.0,"beta_fast":1,"beta_slow":9})"}}),
               HasSubstr("beta_fast"));
+}
+
+TEST(Description, ContradictionsAboutRopeAreRefused) {
+  EXPECT_THAT(complaint("llama", {{"rope_scaling", R"({"type": "linear", "factor": 4.0})"},
+                                  {"rope_parameters", R"({"rope_type": "linear", "factor": 8.0})"}}),
+              AllOf(HasSubstr("\"rope_scaling\" is "),
+                    HasSubstr("rope_parameters in the same file says something else"), HasSubstr("\"factor\":8.0")));
+  EXPECT_THAT(complaint("qwen2", {{"rope_scaling", R"({"type": "yarn", "factor": 4.0})"},
+                                  {"rope_parameters", R"({"rope_type": "default", "rope_theta": 1e6})"}}),
+              HasSubstr("something else"));
+  EXPECT_THAT(complaint("llama",
+                        {{"rope_theta", "1e6"}, {"rope_parameters", R"({"rope_type": "default", "rope_theta": 1e4})"}}),
+              HasSubstr("\"rope_theta\" is 1000000.0: rope_parameters.rope_theta in the same file is 10000.0"));
+  // Both spellings of the same thing are one thing.
+  const ModelDescription same =
+      parse("llama", {{"rope_theta", "5e5"},
+                      {"rope_scaling", R"({"factor": 4.0, "type": "linear"})"},
+                      {"rope_parameters", R"({"rope_type": "linear", "rope_theta": 5e5, "factor": 4})"}});
+  EXPECT_EQ(same.rope.factor, 4.0);
+  EXPECT_EQ(same.rope.theta, 5e5);
 }
 
 TEST(Description, ModelsThatAreRefused) {
