@@ -144,13 +144,8 @@ void append_json_text(std::string& result, std::string_view text, bool ensure_as
         break;
       default:
         if (code_point < 0x20 || (ensure_ascii && code_point >= 0x7f && code_point < 0x10000)) {
-          // json.dumps leaves U+007F as it is.
-          if (code_point == 0x7f) {
-            result += '\x7f';
-          } else {
-            result += "\\u";
-            append_hex(result, code_point, 4);
-          }
+          result += "\\u";
+          append_hex(result, code_point, 4);
         } else if (ensure_ascii && code_point >= 0x10000) {
           result += "\\u";
           append_hex(result, 0xd800 + ((code_point - 0x10000) >> 10U), 4);

@@ -99,6 +99,11 @@ void Interpreter::write(std::string_view text) {
   output_->append(text);
 }
 
+void Interpreter::write_result(const Value& value) {
+  if (!value.is_string()) throw Failure("the block must give a str, and gives " + type_name(value));
+  write(value.text());
+}
+
 // Counts a level of recursion while it lives.
 Interpreter::Level::Level(Interpreter& interpreter) : interpreter_(interpreter) {
   if (++interpreter_.levels_ > kDeepestRun) {
@@ -149,7 +154,7 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement, const F
       break;
     case StatementKind::kFilter: {
       const std::string body = captured(statement.body, new_frame(frame));
-      write(to_text(evaluate_filter(*statement.value, frame, &body)));
+      write_result(evaluate_filter(*statement.value, frame, &body));
       break;
     }
     case StatementKind::kWith:
@@ -373,7 +378,7 @@ void Interpreter::run_call(const Statement& statement, const FramePointer& frame
   keep(frame);
   const Value caller{
       std::shared_ptr<Object>(std::make_shared<Macro>(*this, *statement.signature, statement.body, frame))};
-  write(to_text(evaluate_call(*statement.value, frame, &caller)));
+  write_result(evaluate_call(*statement.value, frame, &caller));
 }
 
 Value Interpreter::call_macro(const Macro& macro, Arguments arguments) {

@@ -70,6 +70,8 @@ class Interpreter : public Runtime {
   void check_namespaces(const Expression& target, const FramePointer& frame);
   FramePointer new_frame(const FramePointer& parent) const { return std::make_shared<Frame>(parent); }
   void write(std::string_view text);
+  // What a filter block or a call block gives: Jinja prints these without making texts of them.
+  void write_result(const Value& value);
   Value call_macro(const Macro& macro, Arguments arguments);
   // Frames that a macro or a recursive loop keeps are emptied when the rendering ends.
   void keep(const FramePointer& frame) { kept_frames_.push_back(frame); }

@@ -103,7 +103,11 @@ class Lexer {
 
   void comment(size_t tag) {
     const size_t end = source_.find("#}", position_);
-    if (end == std::string::npos) fail(tag, "Missing end of comment tag");
+    if (end == std::string::npos) {
+      // As in Jinja: what begins at the very end of the template is nothing.
+      if (position_ < source_.size()) fail(tag, "Missing end of comment tag");
+      return;
+    }
     const char before = end > position_ ? source_[end - 1] : '\0';
     position_ = behind_end(end + 2, before == '-' || before == '+' ? before : '\0');
   }
@@ -145,7 +149,7 @@ class Lexer {
       position_ = behind_end(end + 2, end_sign);
       return;
     }
-    fail(tag, "Missing end of raw directive");
+    if (position_ < source_.size()) fail(tag, "Missing end of raw directive");
   }
 
   // The tokens of one tag, up to and with its end.

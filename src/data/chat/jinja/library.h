@@ -53,7 +53,8 @@ std::vector<std::pair<std::string, Value>> global_functions();
 
 // A one-shot sequence, as Python's generators. `depth` is that of what it holds.
 Value make_generator(std::function<bool(Value&)> next, int depth);
-Value sliced_range(const Value& range, int64_t begin, int64_t step, int64_t count);
+// Its items begin, begin + step, ... before end.
+Value sliced_range(const Value& range, int64_t begin, int64_t end, int64_t step, int64_t count);
 // keys(), values() or items() of a dictionary.
 enum class ViewKind { kKeys, kValues, kItems };
 Value make_view(const Value& dictionary, ViewKind kind);

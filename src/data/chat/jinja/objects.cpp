@@ -17,11 +17,12 @@ constexpr Integer kLongestRange = 100000;
 
 class Range : public Object {
  public:
-  Range(Integer begin, Integer step, int64_t count) : begin_(begin), step_(step), count_(count) {}
+  Range(Integer begin, Integer end, Integer step, int64_t count)
+      : begin_(begin), end_(end), step_(step), count_(count) {}
 
   std::string type_name() const override { return "range"; }
   std::string repr(int /*levels*/) const override {
-    const std::string text = "range(" + integer_text(begin_) + ", " + integer_text(begin_ + step_ * count_);
+    const std::string text = "range(" + integer_text(begin_) + ", " + integer_text(end_);
     return text + (step_ == 1 ? ")" : ", " + integer_text(step_) + ")");
   }
   bool truth() override { return count_ > 0; }
@@ -38,13 +39,14 @@ class Range : public Object {
     return range != nullptr && range->count_ == count_ &&
            (count_ == 0 || (range->begin_ == begin_ && (count_ == 1 || range->step_ == step_)));
   }
-  std::shared_ptr<Range> sliced(int64_t begin, int64_t step, int64_t count) const {
-    return std::make_shared<Range>(begin_ + step_ * begin, step_ * step, count);
+  std::shared_ptr<Range> sliced(int64_t begin, int64_t end, int64_t step, int64_t count) const {
+    return std::make_shared<Range>(begin_ + step_ * begin, begin_ + step_ * end, step_ * step, count);
   }
 
  private:
   class Walk;
   Integer begin_;
+  Integer end_;  // as it was asked for: only printed
   Integer step_;
   int64_t count_;
 };
@@ -92,7 +94,7 @@ Value make_range(Runtime& /*runtime*/, const Arguments& arguments) {
   if (count > kLongestRange) {
     throw Failure("Range too big. The sandbox blocks ranges larger than " + integer_text(kLongestRange) + " items.");
   }
-  return Value(std::make_shared<Range>(begin, step, static_cast<int64_t>(count)));
+  return Value(std::make_shared<Range>(begin, end, step, static_cast<int64_t>(count)));
 }
 
 // --- Generators and views
@@ -351,8 +353,8 @@ Value make_generator(std::function<bool(Value&)> next, int depth) {
   return Value(std::shared_ptr<Object>(std::make_shared<Generator>(std::move(next), depth + 1)));
 }
 
-Value sliced_range(const Value& range, int64_t begin, int64_t step, int64_t count) {
-  return Value(std::shared_ptr<Object>(range.object_as<Range>()->sliced(begin, step, count)));
+Value sliced_range(const Value& range, int64_t begin, int64_t end, int64_t step, int64_t count) {
+  return Value(std::shared_ptr<Object>(range.object_as<Range>()->sliced(begin, end, step, count)));
 }
 
 Value make_view(const Value& dictionary, ViewKind kind) {

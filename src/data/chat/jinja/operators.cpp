@@ -206,6 +206,7 @@ std::string element_message(const Value& value, const Value& key) {
 // Where a slice begins and ends, and how often it steps, by Python's rules.
 struct SliceRange {
   int64_t begin = 0;
+  int64_t end = 0;
   int64_t step = 1;
   int64_t count = 0;
 };
@@ -231,8 +232,8 @@ SliceRange slice_range(int64_t length, const Value* begin, const Value* end, con
     return std::clamp<int64_t>(place, backwards ? -1 : 0, backwards ? length - 1 : length);
   };
   range.begin = clamped(slice_index(begin), backwards ? length - 1 : 0);
-  const int64_t stop = clamped(slice_index(end), backwards ? -1 : length);
-  const int64_t distance = backwards ? range.begin - stop : stop - range.begin;
+  range.end = clamped(slice_index(end), backwards ? -1 : length);
+  const int64_t distance = backwards ? range.begin - range.end : range.end - range.begin;
   const int64_t stride = backwards ? -range.step : range.step;
   range.count = distance <= 0 ? 0 : (distance - 1) / stride + 1;
   return range;
@@ -370,7 +371,7 @@ Value slice(Runtime& runtime, const Value& value, const Value* begin, const Valu
   }
   if (value.is_object() && value.object()->has_items()) {
     const SliceRange range = slice_range(length(value), begin, end, step);
-    return sliced_range(value, range.begin, range.step, range.count);
+    return sliced_range(value, range.begin, range.end, range.step, range.count);
   }
   throw Failure("'" + type_name(value) + "' object is not subscriptable");
 }

@@ -346,9 +346,8 @@ ExpressionPointer Parser::parse_primary(bool with_namespace) {
   fail("unexpected " + described(token));
 }
 
-bool Parser::at_tuple_end(const std::string& end_word) const {
-  return is(TokenKind::kVariableEnd) || is(TokenKind::kBlockEnd) || is_operator(")") ||
-         (!end_word.empty() && is_word(end_word));
+bool Parser::at_tuple_end() const {
+  return is(TokenKind::kVariableEnd) || is(TokenKind::kBlockEnd) || is_operator(")");
 }
 
 ExpressionPointer Parser::parse_tuple(const TupleRules& rules) {
@@ -357,7 +356,7 @@ ExpressionPointer Parser::parse_tuple(const TupleRules& rules) {
   bool is_tuple = false;
   while (true) {
     if (!node->operands.empty()) expect_operator(",");
-    if (at_tuple_end(rules.end_word)) break;
+    if (at_tuple_end()) break;
     node->operands.push_back(rules.simplified ? parse_primary(rules.with_namespace)
                                               : parse_expression(rules.with_conditional));
     if (!is_operator(",")) break;

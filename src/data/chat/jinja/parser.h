@@ -61,7 +61,7 @@ class Parser {
   void parse_print(Statement& statement);
   void parse_signature(Signature& signature);
   Body parse_macro_body(Signature& signature, const std::string& end_word, const std::string& block, size_t offset);
-  ExpressionPointer parse_target(bool with_namespace, bool ends_at_in);
+  ExpressionPointer parse_target(bool with_namespace);
   void check_target(Expression& target, bool is_parameter);
 
   // --- Expressions (parser.cpp)
@@ -82,10 +82,9 @@ class Parser {
     bool with_conditional = true;
     bool with_namespace = false;
     bool explicit_parentheses = false;
-    std::string end_word;  // a word that ends it too
   };
   ExpressionPointer parse_tuple(const TupleRules& rules);
-  bool at_tuple_end(const std::string& end_word) const;
+  bool at_tuple_end() const;
   ExpressionPointer parse_list();
   ExpressionPointer parse_dictionary();
   ExpressionPointer parse_postfix(ExpressionPointer node);

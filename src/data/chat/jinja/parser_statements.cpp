@@ -107,11 +107,10 @@ std::unique_ptr<Statement> Parser::parse_statement() {
   return statement;
 }
 
-ExpressionPointer Parser::parse_target(bool with_namespace, bool ends_at_in) {
+ExpressionPointer Parser::parse_target(bool with_namespace) {
   TupleRules rules;
   rules.simplified = true;
   rules.with_namespace = with_namespace;
-  if (ends_at_in) rules.end_word = "in";
   ExpressionPointer target = parse_tuple(rules);
   check_target(*target, false);
   return target;
@@ -138,11 +137,10 @@ void Parser::parse_for(Statement& statement) {
   statement.kind = StatementKind::kFor;
   const Restored<int> loops(loops_, loops_ + 1);
   const Restored<bool> soft(soft_, false);
-  statement.target = parse_target(false, true);
+  statement.target = parse_target(false);
   expect_word("in");
   TupleRules rules;
   rules.with_conditional = false;
-  rules.end_word = "recursive";
   statement.value = parse_tuple(rules);
   if (skip_word("if")) statement.test = parse_expression();
   statement.recursive = skip_word("recursive");
@@ -176,7 +174,7 @@ void Parser::parse_if(Statement& statement) {
 }
 
 void Parser::parse_set(Statement& statement) {
-  statement.target = parse_target(true, false);
+  statement.target = parse_target(true);
   if (skip_operator("=")) {
     statement.kind = StatementKind::kSet;
     statement.value = parse_tuple({});

@@ -75,7 +75,6 @@ Value filter_first(Runtime& /*runtime*/, const Value& value, const Arguments& ar
 
 Value filter_last(Runtime& runtime, const Value& value, const Arguments& arguments) {
   const Parameters parameters("last", arguments, {}, 0);
-  require_defined(value);
   if (value.is_object() && !value.object()->length()) {
     throw Failure("'" + type_name(value) + "' object is not reversible");
   }
