@@ -65,6 +65,7 @@ DataOptions data_options(const Recipe& recipe, const std::vector<std::string>& f
 
 std::string cache_folder(const Recipe& recipe) {
   if (!recipe.data.cache_dir.empty()) return recipe.data.cache_dir;
+  if (recipe.train.output_dir.empty()) return ".token_cache";
   return (std::filesystem::absolute(recipe.train.output_dir).lexically_normal() / ".." / ".token_cache")
       .lexically_normal()
       .string();

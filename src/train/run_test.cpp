@@ -58,7 +58,7 @@ class Run : public ::testing::Test {
     recipe.model.path = (folder_ / "model").string();
     recipe.model.init = "random";
     recipe.data.train = {(folder_ / "text.txt").string()};
-    recipe.data.max_length = 301;
+    recipe.data.max_length = {"301"};
     recipe.parallel.sp_size = 2;
     recipe.optim.learning_rate = 3e-3;
     recipe.train.max_steps = 8;
@@ -238,12 +238,13 @@ TEST_F(Run, AModelWithItsOwnTokenizerIsNotTrainedOnBytes) {
   std::ofstream(fs::path(result.export_directory) / "tokenizer.json") << "{}";
   recipe.model.path = result.export_directory;
   recipe.model.init = "pretrained";
+  recipe.data.tokenizer = "bytes";
   recipe.train.output_dir = (folder_ / "again").string();
   try {
     run_training(recipe, recorder, stop_);
     FAIL();
   } catch (const ConfigurationError& error) {
-    EXPECT_NE(std::string(error.what()).find("data.format: tokens"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("data.tokenizer: auto"), std::string::npos) << error.what();
   }
 }
 

@@ -53,7 +53,8 @@ Recipe fixture_recipe(const std::string& model) {
   }
   recipe.data.train = {data};
   recipe.data.format = "tokens";
-  recipe.data.max_length = 64;
+  recipe.data.max_length = {"64"};
+  recipe.train.output_dir = ::testing::TempDir() + "/verify_run";
   recipe.train.max_steps = 2;
   recipe.train.gradient_accumulation_steps = 3;
   recipe.optim.learning_rate = 1e-3;
