@@ -6,6 +6,7 @@
 #include <array>
 
 #include "data/tokenizer/unicode.h"
+#include "data/tokenizer/unicode_tables.h"
 
 namespace ithaca::tokenizer_internal {
 
@@ -17,14 +18,23 @@ constexpr char32_t kHangulEnd = 0xD7A4;
 // The longest decomposition of one code point has 18 (U+FDFA).
 constexpr size_t kLongestDecomposition = 32;
 
+// Code points that Hugging Face's normalization does not know: nothing happens to them or across them.
+bool is_young(char32_t code_point) {
+  const std::vector<CodePointRange>& ranges = young_to_normalization();
+  const auto range = std::lower_bound(ranges.begin(), ranges.end(), code_point,
+                                      [](const CodePointRange& a, char32_t value) { return a.last < value; });
+  return range != ranges.end() && range->first <= code_point;
+}
+
 // Appends the full decomposition of a code point.
 void decompose(char32_t code_point, bool compatibility, std::vector<utf8proc_int32_t>& result) {
   std::array<utf8proc_int32_t, kLongestDecomposition> buffer{};
   int boundary = 0;
   const int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatibility ? UTF8PROC_COMPAT : 0);
   const utf8proc_ssize_t count =
-      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), buffer.data(), buffer.size(),
-                              static_cast<utf8proc_option_t>(options), &boundary);
+      is_young(code_point) ? 0
+                           : utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), buffer.data(),
+                                                     buffer.size(), static_cast<utf8proc_option_t>(options), &boundary);
   if (count <= 0 || count > static_cast<utf8proc_ssize_t>(buffer.size())) {
     result.push_back(static_cast<utf8proc_int32_t>(code_point));
   } else {
@@ -33,7 +43,8 @@ void decompose(char32_t code_point, bool compatibility, std::vector<utf8proc_int
 }
 
 int combining_class(utf8proc_int32_t code_point) {
-  return static_cast<int>(utf8proc_get_property(code_point)->combining_class);
+  const int value = static_cast<int>(utf8proc_get_property(code_point)->combining_class);
+  return value != 0 && is_young(static_cast<char32_t>(code_point)) ? 0 : value;
 }
 
 }  // namespace
@@ -49,7 +60,7 @@ NormalForm::NormalForm(bool compatibility, bool composed)
   for (char32_t final = 0x11A8; final <= 0x11C2; ++final) second[final] = true;
   for (char32_t code_point = 0x80; code_point < kCodePoints; ++code_point) {
     const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
-    if (property->decomp_seqindex == kNone) continue;
+    if (property->decomp_seqindex == kNone || is_young(code_point)) continue;
     decomposed.push_back(code_point);
     parts.clear();
     decompose(code_point, false, parts);
@@ -95,14 +106,19 @@ void NormalForm::normalize(std::string_view segment, std::string& result) const 
                      [](auto a, auto b) { return combining_class(a) < combining_class(b); });
     begin = end;
   }
-  auto size = static_cast<utf8proc_ssize_t>(parts.size());
-  if (composed_) {
-    size = utf8proc_normalize_utf32(parts.data(), size,
-                                    static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  }
   result.clear();
-  for (utf8proc_ssize_t index = 0; index < size; ++index) {
-    append_utf8(result, static_cast<char32_t>(parts[static_cast<size_t>(index)]));
+  for (size_t begin = 0; begin < parts.size();) {
+    size_t end = begin + 1;
+    while (end < parts.size() && !is_young(static_cast<char32_t>(parts[end]))) ++end;
+    auto size = static_cast<utf8proc_ssize_t>(end - begin);
+    if (composed_) {
+      size = utf8proc_normalize_utf32(parts.data() + begin, size,
+                                      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    }
+    for (utf8proc_ssize_t index = 0; index < size; ++index) {
+      append_utf8(result, static_cast<char32_t>(parts[begin + static_cast<size_t>(index)]));
+    }
+    begin = end;
   }
 }
 

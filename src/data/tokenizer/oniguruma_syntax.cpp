@@ -18,7 +18,8 @@ namespace ithaca::tokenizer_internal {
 namespace {
 
 // Oniguruma's character types, as the inside of a PCRE2 set.
-constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{N}\\p{Pc}";
+constexpr std::string_view kAlphabetic = "\\p{Alphabetic}\\x{363}-\\x{36F}\\x{F82}\\x{F83}\\x{1DD3}-\\x{1DE6}";
+constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
 constexpr std::string_view kPunctuation = "\\p{P}\\p{S}";
 
 // One code point for PCRE2, inside and outside of sets.
@@ -44,8 +45,8 @@ std::string lower(std::string_view text) {
 // The inside of a set for the name of \p{...} or [:...:] (lower case, without blanks); empty when it is not known.
 std::string property(const std::string& name) {
   static const std::vector<std::pair<std::string_view, std::string_view>> named = {
-      {"alpha", "\\p{Alphabetic}"},
-      {"alnum", "\\p{Alphabetic}\\p{Nd}"},
+      {"alpha", kAlphabetic},
+      {"alnum", "\\p{Alphabetic}\\x{363}-\\x{36F}\\x{F82}\\x{F83}\\x{1DD3}-\\x{1DE6}\\p{Nd}"},
       {"digit", "\\p{Nd}"},
       {"space", "\\p{White_Space}"},
       {"upper", "\\p{Uppercase}"},
@@ -78,7 +79,7 @@ std::string property(const std::string& name) {
       {"control", "\\p{Cc}"},
       {"format", "\\p{Cf}"},
       {"other", "\\p{C}"},
-      {"alphabetic", "\\p{Alphabetic}"},
+      {"alphabetic", kAlphabetic},
       {"uppercase", "\\p{Uppercase}"},
       {"lowercase", "\\p{Lowercase}"},
       {"whitespace", "\\p{White_Space}"},

@@ -1,5 +1,6 @@
 #include "data/tokenizer/pattern.h"
 
+#include <algorithm>
 #include <array>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -8,6 +9,7 @@
 #include "base/error.h"
 #include "data/tokenizer/oniguruma_syntax.h"
 #include "data/tokenizer/unicode.h"
+#include "data/tokenizer/unicode_tables.h"
 
 namespace ithaca::tokenizer_internal {
 
@@ -36,6 +38,43 @@ PCRE2_SPTR pcre_text(std::string_view text) {
 
 // Backtracking over long runs keeps its state on a stack of its own, which grows as needed up to this.
 constexpr size_t kLargestStack = size_t{256} << 20U;
+
+// Which code points PCRE2 needs a stand-in for: a bit for each block of 64, then the table.
+const std::vector<bool>& stand_in_blocks() {
+  static const std::vector<bool> blocks = [] {
+    std::vector<bool> result(0x110000 / 64, false);
+    for (const StandIn& range : stand_ins()) {
+      for (char32_t block = range.first / 64; block <= range.last / 64; ++block) result[block] = true;
+    }
+    return result;
+  }();
+  return blocks;
+}
+
+// The text with stand-ins; empty where there is nothing to replace.
+std::string with_stand_ins(std::string_view text) {
+  const std::vector<bool>& blocks = stand_in_blocks();
+  const std::vector<StandIn>& ranges = stand_ins();
+  std::string result;
+  const auto size = static_cast<int64_t>(text.size());
+  for (int64_t place = skip_ascii(text, 0); place < size; place = skip_ascii(text, place)) {
+    const std::string_view rest = text.substr(static_cast<size_t>(place));
+    const int64_t length = utf8_length(rest[0]);
+    const char32_t code_point = first_code_point(rest);
+    if (blocks[code_point / 64]) {
+      const auto range = std::lower_bound(ranges.begin(), ranges.end(), code_point,
+                                          [](const StandIn& a, char32_t value) { return a.last < value; });
+      if (range != ranges.end() && range->first <= code_point) {
+        if (result.empty()) result = text;
+        std::string known;
+        append_utf8(known, range->known);
+        result.replace(static_cast<size_t>(place), static_cast<size_t>(length), known);
+      }
+    }
+    place += length;
+  }
+  return result;
+}
 
 }  // namespace
 
@@ -116,6 +155,13 @@ std::optional<TextSpan> Pattern::find(std::string_view text, int64_t begin, Patt
   }
   const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(state.data.get());
   return TextSpan{static_cast<int64_t>(offsets[0]), static_cast<int64_t>(offsets[1])};
+}
+
+Pattern::Walk::Walk(const Pattern& pattern, std::string_view text, PatternScratch& scratch)
+    : pattern_(pattern), text_(text), scratch_(scratch) {
+  if (!pattern_.compiled_) return;
+  stand_in_ = with_stand_ins(text);
+  if (!stand_in_.empty()) text_ = stand_in_;
 }
 
 std::optional<TextSpan> Pattern::Walk::next() {

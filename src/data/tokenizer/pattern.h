@@ -42,14 +42,17 @@ class Pattern {
   // Walks over the matches, front to back; the text is valid UTF-8. The walk must not outlive pattern, text or scratch.
   class Walk {
    public:
-    Walk(const Pattern& pattern, std::string_view text, PatternScratch& scratch)
-        : pattern_(pattern), text_(text), scratch_(scratch) {}
+    Walk(const Walk&) = delete;
+    Walk& operator=(const Walk&) = delete;
+    ~Walk() = default;
+    Walk(const Pattern& pattern, std::string_view text, PatternScratch& scratch);
     // Empty matches right behind another match are passed over. Throws InputError when the expression is too expensive.
     std::optional<TextSpan> next();
 
    private:
     const Pattern& pattern_;
     std::string_view text_;
+    std::string stand_in_;  // behind text_, where PCRE2 does not know a code point
     PatternScratch& scratch_;
     int64_t place_ = 0;
     int64_t last_end_ = -1;

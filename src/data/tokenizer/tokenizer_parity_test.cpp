@@ -1,19 +1,23 @@
 // Tokenizers of real models against Hugging Face's own implementations on 1 MB of mixed text.
 //
-// scripts/fetch_tokenizers.sh fetches the tokenizers and both implementations, scripts/tokenizer_reference.mjs makes the
-// text and runs them. The library proper (in Rust) is what has to be met exactly. The one in JavaScript is compared as
-// well; where it differs from the library, the reason is given below and the library counts.
+// scripts/fetch_tokenizers.sh fetches the tokenizers and both implementations, scripts/tokenizer_reference.mjs makes
+// the text and runs them. The library proper (in Rust) is what has to be met exactly. The one in JavaScript is compared
+// as well; where it differs from the library, the reason is given below and the library counts.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/unicode.h"
+#include "data/tokenizer/unicode_tables.h"
 
 namespace ithaca {
 namespace {
@@ -62,50 +66,83 @@ class TokenizerParity : public testing::TestWithParam<std::string> {
   nlohmann::json cases_;
 };
 
+// Whether a text has a character that Unicode got after version 9. The library normalizes as of Unicode 9, the
+// JavaScript implementation as of whatever version node has.
+bool has_young_character(std::string_view text) {
+  for (size_t place = 0; place < text.size();
+       place += static_cast<size_t>(tokenizer_internal::utf8_length(text[place]))) {
+    const char32_t code_point = tokenizer_internal::first_code_point(text.substr(place));
+    for (const auto& range : tokenizer_internal::young_to_normalization()) {
+      if (range.first <= code_point && code_point <= range.last) return true;
+    }
+  }
+  return false;
+}
+
+// The library says of a composed character that it comes from the first of its parts alone, and of an inserted blank
+// that it comes from the character behind it. Here the spans cover all parts, and what is inserted has an empty one.
+bool agrees(const TextSpan& ours, const TextSpan& theirs) {
+  const bool whole = ours.begin <= theirs.begin && theirs.end <= ours.end;
+  const bool inserted = ours.begin == ours.end && ours.begin == theirs.begin;
+  return whole || inserted;
+}
+
 TEST_P(TokenizerParity, GivesTheIdsAndTextsOfHuggingFace) {
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(directory_);
   int64_t bytes = 0;
-  int64_t javascript_differs = 0;
   int64_t failures = 0;
-  int64_t spans_differ = 0;
+  int64_t tokens = 0;
+  int64_t equal_spans = 0;
+  int64_t compared_with_library = 0;
   for (const nlohmann::json& item : cases_) {
     const auto& text = item.at("text").get_ref<const std::string&>();
     bytes += static_cast<int64_t>(text.size());
     const Encoding encoding = tokenizer->encode(text, {false, true});
     const std::string decoded = tokenizer->decode(encoding.ids, {});
-    const nlohmann::json& javascript = item.at("javascript");
-    const auto javascript_ids = javascript.at("ids").get<std::vector<int64_t>>();
-    const bool same_as_javascript = javascript_ids == encoding.ids && javascript.at("decoded") == decoded;
-    if (!same_as_javascript) ++javascript_differs;
-    if (!item.contains("rust")) continue;
-    const nlohmann::json& rust = item.at("rust");
-    const auto ids = rust.at("ids").get<std::vector<int64_t>>();
-    if (ids != encoding.ids) {
+    const auto compare = [&](const nlohmann::json& reference, const char* name) {
+      const auto ids = reference.at("ids").get<std::vector<int64_t>>();
       const auto [ours, theirs] = std::mismatch(encoding.ids.begin(), encoding.ids.end(), ids.begin(), ids.end());
-      const auto place = static_cast<size_t>(ours - encoding.ids.begin());
-      const int64_t begin = place < encoding.spans.size() ? encoding.spans[place].begin : 0;
-      ADD_FAILURE() << "token " << place << " of \"" << text.substr(static_cast<size_t>(begin), 60) << "\"";
-      ++failures;
-    }
-    EXPECT_EQ(tokenizer->encode(text, {true, false}).ids,
-              rust.at("ids_with_special").get<std::vector<int64_t>>());
-    const std::vector<int64_t> places = bytes_of_characters(text);
-    const nlohmann::json& spans = rust.at("spans");
-    for (size_t index = 0; index < std::min(spans.size(), encoding.spans.size()); ++index) {
-      const TextSpan theirs{places.at(spans[index][0].get<size_t>()), places.at(spans[index][1].get<size_t>())};
-      if (encoding.spans[index] == theirs) continue;
-      ++spans_differ;
-      if (spans_differ < 8) std::cout << theirs.begin << "-" << theirs.end << " ours " << encoding.spans[index].begin << "-" << encoding.spans[index].end << " '" << text.substr(theirs.begin,30) << "' token " << tokenizer->token_text(encoding.ids[index]) << "\n";
-    }
-    if (rust.at("decoded") != decoded) {
-      ADD_FAILURE() << "decoded: " << decoded.substr(0, 200);
-      ++failures;
+      if (ours != encoding.ids.end() || theirs != ids.end()) {
+        const auto place = static_cast<size_t>(ours - encoding.ids.begin());
+        const int64_t begin = place < encoding.spans.size() ? encoding.spans[place].begin : 0;
+        ADD_FAILURE() << name << ": token " << place << " at \"" << text.substr(static_cast<size_t>(begin), 60) << "\"";
+        ++failures;
+      } else if (reference.at("decoded") != decoded) {
+        ADD_FAILURE() << name << ": decoded to " << decoded.substr(0, 200);
+        ++failures;
+      }
+    };
+    if (!has_young_character(text)) compare(item.at("javascript"), "JavaScript");
+    if (item.contains("rust")) {
+      const nlohmann::json& rust = item.at("rust");
+      ++compared_with_library;
+      compare(rust, "Rust");
+      if (rust.contains("ids_with_special")) {
+        EXPECT_EQ(tokenizer->encode(text, {true, false}).ids, rust.at("ids_with_special").get<std::vector<int64_t>>());
+      }
+      const std::vector<int64_t> places = bytes_of_characters(text);
+      const auto spans = rust.at("spans").get<std::vector<size_t>>();
+      ASSERT_EQ(spans.size(), 2 * encoding.spans.size());
+      for (size_t index = 0; index < encoding.spans.size(); ++index) {
+        const TextSpan theirs{places.at(spans[2 * index]), places.at(spans[2 * index + 1])};
+        ++tokens;
+        if (encoding.spans[index] == theirs) {
+          ++equal_spans;
+        } else if (!agrees(encoding.spans[index], theirs)) {
+          ADD_FAILURE() << "bytes " << theirs.begin << " to " << theirs.end << " come out as "
+                        << encoding.spans[index].begin << " to " << encoding.spans[index].end;
+          ++failures;
+        }
+      }
     }
     ASSERT_LT(failures, 20);
   }
   EXPECT_GT(bytes, 1000000);
-  std::cout << bytes << " bytes in " << cases_.size() << " texts; the JavaScript implementation differs in "
-            << javascript_differs << ", spans differ " << spans_differ << "\n";
+  if (compared_with_library == 0) {
+    std::cout << "NOT COMPARED with the library proper, which does not run here; with JavaScript only\n";
+  } else {
+    EXPECT_GT(equal_spans, tokens / 100 * 99);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(RealModels, TokenizerParity, testing::Values("qwen3", "llama3_1", "llama2", "gemma3"),

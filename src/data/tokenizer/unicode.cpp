@@ -2,7 +2,11 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
+
+#include "data/tokenizer/unicode_tables.h"
 
 namespace ithaca::tokenizer_internal {
 
@@ -10,6 +14,17 @@ namespace {
 
 utf8proc_category_t category(char32_t code_point) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+}
+
+bool holds(const std::vector<CodePointRange>& ranges, char32_t code_point) {
+  const auto range = std::lower_bound(ranges.begin(), ranges.end(), code_point,
+                                      [](const CodePointRange& a, char32_t value) { return a.last < value; });
+  return range != ranges.end() && range->first <= code_point;
+}
+
+bool has_mark_category(char32_t code_point) {
+  const utf8proc_category_t kind = category(code_point);
+  return kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME;
 }
 
 // Length of the well-formed character at the beginning of `text`, or minus the length of its maximal subpart.
@@ -131,12 +146,13 @@ bool is_punctuation(char32_t code_point) {
            (code_point >= 0x5B && code_point <= 0x60) || (code_point >= 0x7B && code_point <= 0x7E);
   }
   const utf8proc_category_t kind = category(code_point);
-  return kind >= UTF8PROC_CATEGORY_PC && kind <= UTF8PROC_CATEGORY_PO;
+  if (code_point == 0x166D || code_point == 0x111C9) return true;  // punctuation in Unicode 8, not later
+  return kind >= UTF8PROC_CATEGORY_PC && kind <= UTF8PROC_CATEGORY_PO && !holds(young_to_punctuation(), code_point);
 }
 
 bool is_mark(char32_t code_point) {
-  const utf8proc_category_t kind = category(code_point);
-  return kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME;
+  if (code_point == 0x1CF2 || code_point == 0x1CF3) return true;  // marks in Unicode 9, not later
+  return has_mark_category(code_point) && !holds(young_to_accents(), code_point);
 }
 
 bool is_word_character(char32_t code_point) {
@@ -151,7 +167,7 @@ bool is_word_character(char32_t code_point) {
     return true;
   }
   const utf8proc_category_t kind = category(code_point);
-  return (kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO) || is_mark(code_point) ||
+  return (kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO) || has_mark_category(code_point) ||
          kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_PC;
 }
 

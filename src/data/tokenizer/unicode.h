@@ -50,8 +50,8 @@ int64_t skip_ascii(std::string_view text, int64_t begin);
 
 bool is_white_space(char32_t code_point);         // the property White_Space
 bool is_numeric(char32_t code_point);             // categories Nd, Nl, No
-bool is_punctuation(char32_t code_point);         // ASCII punctuation and the categories P*
-bool is_mark(char32_t code_point);                // categories M*
+bool is_punctuation(char32_t code_point);         // ASCII punctuation and the categories P*, as of Unicode 8
+bool is_mark(char32_t code_point);                // categories M*, as of Unicode 9
 bool is_word_character(char32_t code_point);      // \w of Rust's regex
 char32_t simple_lower_case(char32_t code_point);  // U+0130 excepted, the whole mapping
 
