@@ -3,9 +3,11 @@
 #   make quickstart   build the program and train a small model on a book, split over 4 ranks
 #   make test         build everything and run all tests but those labelled slow;  make test-slow  runs these
 #   make release      build build/release/bin/ithaca only
+#   make install      install the program, the library and their documentation to PREFIX (/usr/local)
 #   make bench        build and run the benchmarks
 #   make bundle       the GPU tests and benchmarks for a machine that has a GPU but no network, in build/bundle
 #   make docs         write docs/config.md from the option table
+#   make doxygen      the documentation of the public headers, in build/doxygen/html
 #   make format       clang-format all sources;  make check-format  only says what differs
 #   make tidy         clang-tidy the library and the program;  make analyze  the static analyzer, which takes its time
 #   make fuzz         build the fuzz targets and run each for 20 seconds;  FUZZ_SECONDS=600 make fuzz  for longer
@@ -46,6 +48,12 @@ release: deps-build
 	@if [ ! -f $(BUILD)/build.ninja ]; then cmake --preset release -DITHACA_BUILD_TESTS=OFF; fi
 	@cmake --build $(BUILD) --target ithaca -j $(JOBS)
 
+PREFIX ?= /usr/local
+.PHONY: install
+install: release
+	@cmake --build $(BUILD) --target ithaca_whole -j $(JOBS)
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
 .PHONY: quickstart
 quickstart: release
 	@scripts/fetch_quickstart_text.sh $(QUICKSTART_TEXT)
@@ -80,6 +88,10 @@ bundle:
 docs: release
 	$(PROGRAM) options --markdown > docs/config.md.partial
 	mv docs/config.md.partial docs/config.md
+
+.PHONY: doxygen
+doxygen: deps-checks
+	@scripts/doxygen.sh
 
 .PHONY: format check-format
 format: deps-checks

@@ -29,12 +29,14 @@ runs test-slow 'ctest .*-L slow .*--no-tests=error'
 runs deps 'scripts/install_dependencies.sh build test'
 runs bench 'ITHACA_BUILD_BENCHMARKS=ON'
 runs docs 'ithaca options --markdown'
+runs doxygen 'scripts/doxygen.sh'
+runs install 'cmake --install build/release --prefix /usr/local'
 runs format 'clang-format-14 -i '
 runs tidy 'clang-tidy-14'
 runs fuzz 'scripts/fuzz.sh'
 runs clean 'rm -rf build$'
 
-for target in quickstart test test-slow release bench docs format tidy analyze fuzz deps clean; do
+for target in quickstart test test-slow release install bench docs doxygen format tidy analyze fuzz deps clean; do
   make --no-print-directory help | grep -q "make $target " || fail "make help does not name $target"
 done
 
