@@ -95,12 +95,49 @@ std::string index_text(const std::vector<SafetensorsWriter::Spec>& tensors, cons
   return index.dump(2) + "\n";
 }
 
-// The input's config.json, unchanged to the byte unless the element type is not what it says.
+// In the spelling that the config has: rope_parameters with everything, or rope_theta beside rope_scaling.
+void write_rope(const RopeDescription& rope, Json& config) {
+  Json object = {{"rope_type", rope_name(rope.kind)}};
+  if (rope.kind != RopeKind::standard) object["factor"] = rope.factor;
+  if (rope.kind == RopeKind::llama3 || rope.kind == RopeKind::yarn) {
+    object["original_max_position_embeddings"] = rope.original_max_positions;
+  }
+  if (rope.kind == RopeKind::llama3) {
+    object["low_freq_factor"] = rope.low_frequency_factor;
+    object["high_freq_factor"] = rope.high_frequency_factor;
+  }
+  if (rope.kind == RopeKind::yarn) {
+    object["beta_fast"] = rope.beta_fast;
+    object["beta_slow"] = rope.beta_slow;
+    object["truncate"] = rope.truncate;
+    if (rope.attention_factor) object["attention_factor"] = *rope.attention_factor;
+    if (rope.mscale) object["mscale"] = *rope.mscale;
+    if (rope.mscale_all_dimensions) object["mscale_all_dim"] = *rope.mscale_all_dimensions;
+  }
+  const bool is_newer = config.contains("rope_parameters");
+  // At the top it would win over the object.
+  for (const char* key : {"rope_parameters", "rope_scaling", "rope_theta", "original_max_position_embeddings"}) {
+    config.erase(key);
+  }
+  if (is_newer) {
+    object["rope_theta"] = rope.theta;
+    config["rope_parameters"] = std::move(object);
+    return;
+  }
+  config["rope_theta"] = rope.theta;
+  config["rope_scaling"] = rope.kind == RopeKind::standard ? Json() : std::move(object);
+}
+
+// The input's config.json, unchanged to the byte unless the element type or the RoPE is not what it says.
 std::string config_text(const ModelDirectory& input, const std::vector<SafetensorsWriter::Spec>& tensors,
                         const ExportOptions& options) {
   const bool as_input = !options.dtype || dtype_name(*options.dtype) == input.description().weights_dtype;
-  if (as_input || tensors.empty()) return input.config_text();
+  const bool new_dtype = !as_input && !tensors.empty();
+  if (!new_dtype && !options.rope && !options.max_positions) return input.config_text();
   Json config = parse_json(input.config_text(), input.path() + "/config.json");
+  if (options.rope) write_rope(*options.rope, config);
+  if (options.max_positions) config["max_position_embeddings"] = *options.max_positions;
+  if (!new_dtype) return config.dump(2) + "\n";
   const std::string name(dtype_name(*options.dtype));
   const bool is_newer = config.contains("dtype") || config.contains("rope_parameters");
   if (config.contains("torch_dtype")) config["torch_dtype"] = name;

@@ -126,6 +126,61 @@ TEST(Export, StoredTypeChangesWithTheConfig) {
   }
 }
 
+// What is written is read back as the same RoPE, in both spellings, whatever the input said.
+TEST(Export, RopeOfTheEndOfARun) {
+  const TemporaryDirectory directory;
+  RopeDescription linear;
+  linear.kind = RopeKind::linear;
+  linear.theta = 123456.5;
+  linear.factor = 4.0;
+  RopeDescription yarn;
+  yarn.kind = RopeKind::yarn;
+  yarn.theta = 5e6;
+  yarn.factor = 8.0;
+  yarn.original_max_positions = 3000;
+  yarn.beta_fast = 16.0;
+  yarn.beta_slow = 2.0;
+  yarn.mscale = 0.5;
+  yarn.mscale_all_dimensions = 0.25;
+  yarn.attention_factor = 1.5;
+  yarn.truncate = false;
+  RopeDescription llama3;
+  llama3.kind = RopeKind::llama3;
+  llama3.factor = 2.0;
+  llama3.original_max_positions = 2048;
+  llama3.low_frequency_factor = 1.5;
+  llama3.high_frequency_factor = 3.0;
+  int number = 0;
+  for (const char* name : {"qwen2", "qwen3", "llama3-rope"}) {
+    const ModelDirectory input(fixture(name));
+    for (const RopeDescription& rope : {RopeDescription(), linear, yarn, llama3}) {
+      ExportOptions options;
+      options.directory = directory.file(std::to_string(number++));
+      options.rope = rope;
+      options.max_positions = 24000;
+      export_model(input, parameters_of(input.path()), options, values_of(input));
+      const ModelDescription output = ModelDirectory(options.directory).description();
+      SCOPED_TRACE(std::string(name) + " " + std::string(rope_name(rope.kind)));
+      EXPECT_EQ(output.max_positions, 24000);
+      EXPECT_EQ(output.rope.kind, rope.kind);
+      EXPECT_EQ(output.rope.theta, rope.theta);
+      EXPECT_EQ(output.rope.factor, rope.factor);
+      if (rope.original_max_positions > 0) EXPECT_EQ(output.rope.original_max_positions, rope.original_max_positions);
+      if (rope.kind == RopeKind::llama3) {
+        EXPECT_EQ(output.rope.low_frequency_factor, rope.low_frequency_factor);
+        EXPECT_EQ(output.rope.high_frequency_factor, rope.high_frequency_factor);
+      }
+      EXPECT_EQ(output.rope.beta_fast, rope.beta_fast);
+      EXPECT_EQ(output.rope.beta_slow, rope.beta_slow);
+      EXPECT_EQ(output.rope.mscale, rope.mscale);
+      EXPECT_EQ(output.rope.mscale_all_dimensions, rope.mscale_all_dimensions);
+      EXPECT_EQ(output.rope.attention_factor, rope.attention_factor);
+      EXPECT_EQ(output.rope.truncate, rope.truncate);
+      EXPECT_EQ(output.layer_count(), input.description().layer_count());
+    }
+  }
+}
+
 TEST(Export, FromAConfigAlone) {
   const TemporaryDirectory directory;
   fs::create_directory(directory.file("in"));

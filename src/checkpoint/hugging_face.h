@@ -73,6 +73,10 @@ struct ExportOptions {
   // Whether an existing directory may be replaced. Only one that looks like an earlier export is (a flat folder with a
   // config.json), never the input itself.
   bool replace_existing = false;
+  // How positions were turned at the end, where that is not what the input's config.json says; and
+  // max_position_embeddings then.
+  std::optional<RopeDescription> rope;
+  std::optional<int64_t> max_positions;
 };
 
 // Takes the next values of a tensor, in row-major order, in pieces of any size.

@@ -40,6 +40,8 @@ struct DatasetSummary {
   int64_t dropped_documents = 0;
   int64_t dropped_tokens = 0;
   int64_t skipped_records = 0;     // that could not be understood (data.on_error: skip)
+  std::string format;              // one of sample_formats(); empty: not known
+  bool tokens_are_bytes = false;   // text without a tokenizer
   std::vector<std::string> notes;  // worth saying once: what was decided, what was left out and why
 };
 

@@ -56,6 +56,7 @@ void check_options(const DataOptions& options) {
 // What is made of the records, and what there is to say about it.
 struct Making {
   std::string format;
+  bool tokens_are_bytes = false;
   std::vector<std::string> notes;
   std::unique_ptr<SampleMaker> maker;
 };
@@ -75,6 +76,7 @@ Making prepare(const DataOptions& options) {
   samples.vocabulary = options.vocabulary;
   if (needs_tokenizer(making.format)) {
     samples.tokenizer = tokenizer_of(options);
+    making.tokens_are_bytes = options.tokenizer == "bytes" || !has_tokenizer(options.model_directory);
     if (options.tokenizer == "auto" && !has_tokenizer(options.model_directory)) {
       making.notes.push_back(fmt::format("data.tokenizer: {} has no tokenizer, so every byte of text is a token",
                                          options.model_directory.empty() ? "the model" : options.model_directory));
@@ -140,7 +142,7 @@ std::unique_ptr<PackedDataset> open_data(const DataOptions& options, const DataW
                     ? found.files.front()
                     : fmt::format("{} and {} more files", found.files.front(), found.files.size() - 1);
   auto dataset = std::make_unique<PackedDataset>(open_token_cache(source, cache_options), packed);
-  dataset->add_notes(making.notes);
+  dataset->describe_source(making.format, making.tokens_are_bytes, making.notes);
   return dataset;
 }
 

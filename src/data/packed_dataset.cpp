@@ -99,8 +99,13 @@ DatasetSummary PackedDataset::summarize(const Packing& packing) const {
   return summary;
 }
 
-void PackedDataset::add_notes(const std::vector<std::string>& notes) {
-  for (Stage& stage : stages_) stage.summary.notes.insert(stage.summary.notes.begin(), notes.begin(), notes.end());
+void PackedDataset::describe_source(const std::string& format, bool tokens_are_bytes,
+                                    const std::vector<std::string>& notes) {
+  for (Stage& stage : stages_) {
+    stage.summary.format = format;
+    stage.summary.tokens_are_bytes = tokens_are_bytes;
+    stage.summary.notes.insert(stage.summary.notes.begin(), notes.begin(), notes.end());
+  }
 }
 
 const PackedDataset::Stage& PackedDataset::longest() const {

@@ -39,8 +39,8 @@ class PackedDataset : public Dataset {
   Sequence sequence(int64_t index) const override;
   const DatasetSummary& summary() const override { return longest().summary; }
   const DatasetSummary& stage_summary(int64_t stage) const { return stages_.at(static_cast<size_t>(stage)).summary; }
-  // What is worth saying of where the documents came from; comes first in the summaries' notes.
-  void add_notes(const std::vector<std::string>& notes);
+  // Where the documents came from, for the summaries; what is worth saying of it comes first in their notes.
+  void describe_source(const std::string& format, bool tokens_are_bytes, const std::vector<std::string>& notes);
 
   std::vector<DatasetStage> stages() const override;
   uint64_t stage_hash(int64_t stage) const override;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -191,6 +192,15 @@ std::vector<RopeStage> parse_rope_stages(const std::vector<std::string>& thetas,
     stages.push_back({step, rope});
   }
   return stages;
+}
+
+int64_t positions_with(const RopeDescription& rope, const ModelDescription& model, int64_t longest) {
+  if (rope.kind == RopeKind::dynamic) return model.max_positions;
+  if (rope.kind == RopeKind::yarn) {
+    // Readers that find both take the quotient for the factor.
+    return static_cast<int64_t>(std::llround(rope.factor * static_cast<double>(rope.original_max_positions)));
+  }
+  return std::max(model.max_positions, longest);
 }
 
 }  // namespace ithaca

@@ -28,4 +28,9 @@ std::vector<ContextStage> parse_context_stages(const std::vector<std::string>& e
 std::vector<RopeStage> parse_rope_stages(const std::vector<std::string>& thetas,
                                          const std::vector<std::string>& scalings, const ModelDescription& model);
 
+// max_position_embeddings of a model that was trained on sequences of up to `longest` tokens with `rope` in place of
+// its own: what the scaling reaches, and at least what was trained. Where the RoPE goes by the model's own
+// max_position_embeddings (dynamic), that.
+int64_t positions_with(const RopeDescription& rope, const ModelDescription& model, int64_t longest);
+
 }  // namespace ithaca

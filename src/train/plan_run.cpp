@@ -214,8 +214,7 @@ RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const 
   plan.eval_sequences = eval != nullptr ? eval->summary().sequences : 0;
   plan.train_data = train.summary();
   plan.stages = train.stages();
-  plan.tokens_are_bytes = recipe.data.format != "tokens" && recipe.data.format != "input_ids" &&
-                          (recipe.data.tokenizer == "bytes" || !has_tokenizer(recipe.model.path));
+  plan.tokens_are_bytes = plan.train_data.tokens_are_bytes;
   plan.steps = decisions.steps;
   plan.sequences_per_step = StepLoader(train, decisions.loader).sequences_per_step();
   const std::vector<ParameterSpec> specs = parameter_specs(model);

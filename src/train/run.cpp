@@ -16,6 +16,7 @@
 #include "checkpoint/hugging_face.h"
 #include "data/dataset.h"
 #include "model/parameters.h"
+#include "train/context_curriculum.h"
 #include "train/initialize.h"
 #include "train/metrics.h"
 #include "train/plan_file.h"
@@ -248,6 +249,10 @@ class RankRun {
       ExportOptions options;
       options.directory = result_.export_directory;
       options.replace_existing = true;
+      options.rope = rope_at(shared_.decisions.loader.rope, std::max<int64_t>(result_.steps - 1, 0));
+      if (options.rope) {
+        options.max_positions = positions_with(*options.rope, shared_.model, shared_.train.summary().longest_sequence);
+      }
       int64_t index = 0;
       std::vector<float> values;
       export_model(shared_.directory, rank_.parameters().specs(), options,
