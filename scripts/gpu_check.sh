@@ -25,7 +25,7 @@ for root in "$folder/lib" /usr/local/cuda /usr/local/cuda-13* /usr/local/nvidia 
   [ -d "$root" ] && search+=("$root/")
 done
 path=$folder/lib
-for name in libcublasLt.so.13 libcublas.so.13 libcudnn.so.9 libnvrtc.so.13; do
+for name in libcublasLt.so.13 libcublas.so.13 libcudnn.so.9 libnvrtc.so.13 libcupti.so.13; do
   found=$(find -L "${search[@]}" -maxdepth 7 -name "$name" -not -path '*/stubs/*' 2>/dev/null | head -1)
   [ -n "$found" ] && path=$path:$(dirname "$found")
   echo "$name: ${found:-not found (the loader may know it)}"

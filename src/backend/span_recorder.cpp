@@ -56,6 +56,11 @@ void SpanRecorder::add(TraceTrack track, std::string_view name, int32_t scope, i
   spans_.push_back({begin, std::max(begin, end), number_of(name), scope, track, kind});
 }
 
+void SpanRecorder::drop(int64_t count) {
+  const std::lock_guard lock(mutex_);
+  dropped_ += count;
+}
+
 int32_t SpanRecorder::number_of(std::string_view name) {
   const auto found = numbers_.find(name);
   if (found != numbers_.end()) return found->second;

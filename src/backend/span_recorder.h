@@ -69,6 +69,9 @@ class SpanRecorder {
   void add(TraceTrack track, std::string_view name, int32_t scope, int64_t begin, int64_t end,
            Kind kind = Kind::operation);
 
+  // So many operations could not be recorded.
+  void drop(int64_t count);
+
   // Of one track, by begin; none begins before the one in front of it has ended (where they did overlap, on a GPU that
   // starts the next kernel early, the later one is shortened), and none reaches out of the step.
   std::vector<Span> spans_of(TraceTrack track) const;

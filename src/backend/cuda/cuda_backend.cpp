@@ -16,6 +16,7 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/cuda_memory.h"
 #include "backend/cuda/cuda_stream.h"
+#include "backend/cuda/device_recording.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"
 #include "backend/device_movement.h"
@@ -158,6 +159,32 @@ class CudaBackend final : public Backend, public DeviceMovement {
 
   // Of waits that are over. A wait counts from the moment that the compute stream has nothing else to do.
   double exposed_wait_seconds() const override { return waits_.seconds(); }
+
+  // ---- traces ----
+  void begin_scope(const ScopeName& name) override {
+    if (recording_ != nullptr) recording_->begin_scope(name);
+  }
+  void end_scope() noexcept override {
+    if (recording_ != nullptr) recording_->end_scope();
+  }
+
+  void start_recording(std::shared_ptr<SpanRecorder> recorder) override {
+    require(recorder != nullptr && recording_ == nullptr, "start_recording: no recorder, or another one is still on");
+    finish_streams();
+    const cuda::DeviceRecording::RecordedStream streams[] = {{compute_.handle(), TraceTrack::compute},
+                                                             {communication_.handle(), TraceTrack::communication},
+                                                             {copy_.handle(), TraceTrack::copy}};
+    recording_ = std::make_unique<cuda::DeviceRecording>(std::move(recorder), options_.device, streams);
+    for (CudaStream* stream : {&compute_, &communication_, &copy_}) stream->record_to(recording_.get());
+  }
+
+  void stop_recording() override {
+    if (recording_ == nullptr) return;
+    finish_streams();
+    for (CudaStream* stream : {&compute_, &communication_, &copy_}) stream->record_to(nullptr);
+    const std::unique_ptr<cuda::DeviceRecording> recording = std::move(recording_);
+    recording->finish();
+  }
 
   // ---- memory ----
   Arena& arena(Tier tier) override {
@@ -478,6 +505,13 @@ class CudaBackend final : public Backend, public DeviceMovement {
     failure_->rethrow_if_set();
   }
 
+  // The host waits until all streams have nothing to do.
+  void finish_streams() {
+    select_device();
+    for (CudaStream* stream : {&compute_, &communication_, &copy_}) stream->synchronize();
+    failure_->rethrow_if_set();
+  }
+
   // Whether the bytes lie in the host arena.
   bool is_pinned(std::span<const std::byte> bytes) const {
     const std::byte* const begin = host_memory_.data();
@@ -528,6 +562,7 @@ class CudaBackend final : public Backend, public DeviceMovement {
   std::shared_ptr<cuda::HostFailure> failure_ = std::make_shared<cuda::HostFailure>();
   std::shared_ptr<cuda::EventPool> events_;
   mutable cuda::WaitMeter waits_;
+  std::unique_ptr<cuda::DeviceRecording> recording_;  // goes after the streams that refer to it
   cuda::DeviceMemory device_memory_;
   cuda::PinnedMemory host_memory_;
   CudaStream compute_;
@@ -578,6 +613,10 @@ std::string cuda_absence_reason() {
   const cudaError_t status = count_devices(count);
   if (status != cudaSuccess) return fmt::format("CUDA says: {}", cudaGetErrorString(status));
   return count == 0 ? "the driver sees no GPU" : "";
+}
+
+std::string cuda_trace_absence_reason() {
+  return cuda::recording_absence_reason();
 }
 
 CudaDeviceInfo cuda_device_info(int device) {

@@ -137,6 +137,7 @@ void CudaStream::post(std::function<void()> work) {
 void CudaStream::post(Posted posted) {
   if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
   has_new_work_ = true;
+  if (recording_ != nullptr) posted.scope = recording_->launch_scope();
   {
     const std::lock_guard lock(mutex_);
     posted_.push_back(std::move(posted));
@@ -160,6 +161,7 @@ void CudaStream::serve() {
     lock.unlock();
     try {
       if (!failure_->is_set()) {
+        const LaunchScope scope(posted.scope);
         if (posted.event != nullptr) {
           posted.event->issue(handle_);
         } else {

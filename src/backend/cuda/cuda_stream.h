@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/cuda/device_recording.h"
 #include "backend/stream.h"
 
 namespace ithaca::cuda {
@@ -129,6 +130,9 @@ class CudaStream final : public Stream {
   void enqueue(std::function<void()> work);
   // Waits on the host for everything enqueued so far.
   void synchronize();
+  // What is posted from now on belongs to the scope that `recording` is in at that time; null: to none. From the rank's
+  // thread, with nothing posted.
+  void record_to(const DeviceRecording* recording) { recording_ = recording; }
   // No more work will come: what has been posted is issued, or dropped when the backend has failed. Never throws.
   void close() noexcept;
 
@@ -136,6 +140,7 @@ class CudaStream final : public Stream {
   struct Posted {
     std::function<void()> work;
     std::shared_ptr<CudaEvent> event;  // or an event to issue
+    uint64_t scope = 0;                // that it belongs to in a recording
   };
   void post(Posted posted);
   void serve();
@@ -145,6 +150,7 @@ class CudaStream final : public Stream {
   std::shared_ptr<EventPool> pool_;
   std::shared_ptr<HostFailure> failure_;
   cudaStream_t handle_ = nullptr;
+  const DeviceRecording* recording_ = nullptr;
   bool has_new_work_ = false;
   Event last_;  // recorded behind all work, unless has_new_work_
 
