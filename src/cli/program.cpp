@@ -38,6 +38,8 @@ struct Arguments {
   bool quiet = false;
   bool verbose = false;
   std::string resume;
+  std::string trace;
+  std::string trace_steps;
 
   std::string inspect_path;
   bool inspect_tensors = false;
@@ -60,6 +62,9 @@ int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
   if (arguments.quiet && arguments.verbose) {
     throw ConfigurationError("--quiet and --verbose exclude each other; leave one of them out");
   }
+  TraceRequest trace;
+  trace.path = arguments.trace;
+  if (!arguments.trace_steps.empty()) parse_trace_steps(arguments.trace_steps, trace);
   const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, arguments.ranks, arguments.backend});
   RunFolder folder(recipe.train.output_dir, arguments.overwrite);
   Terminal terminal(out, err, TerminalStyle::of_standard_output());
@@ -69,7 +74,7 @@ int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
   RunProgress progress(recipe, folder, terminal, verbosity);
   install_stop_signals();
   try {
-    const RunResult result = run_training(recipe, progress, stop_requested());
+    const RunResult result = run_training(recipe, progress, stop_requested(), trace);
     progress.finish(result, signal_words(stop_signal()));
     return result.stopped_early ? kExitStoppedEarly : kExitDone;
   } catch (const std::exception& error) {
@@ -105,6 +110,16 @@ void declare_train(CLI::App& app, Arguments& arguments) {
   command->add_flag("--overwrite", arguments.overwrite, "Replace the run that is in train.output_dir");
   command->add_flag("-q,--quiet", arguments.quiet, "Print warnings and errors only");
   command->add_flag("-v,--verbose", arguments.verbose, "Print every step, with its time, traffic and memory by class");
+  CLI::Option* const trace =
+      command
+          ->add_option("--trace", arguments.trace,
+                       "Write a trace of one step, or of --trace-steps, to FILE: open it in ui.perfetto.dev")
+          ->type_name("FILE");
+  command
+      ->add_option("--trace-steps", arguments.trace_steps,
+                   "Which steps are traced: one (3) or the first and the last (2:3); 3 when not given")
+      ->type_name("STEPS")
+      ->needs(trace);
   command->add_option("--resume", arguments.resume)->group("");
   command->footer("Options of a recipe (docs/config.md says the same):\n\n" + recipe_table().catalog().help_text());
 }

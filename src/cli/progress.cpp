@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 
 #include "base/text.h"
 #include "tensor/memory.h"
@@ -158,6 +159,18 @@ void RunProgress::on_warning(const std::string& text) {
   if (std::find(warned_.begin(), warned_.end(), text) != warned_.end()) return;
   warned_.push_back(text);
   terminal_.error_line("ithaca: warning: " + text);
+}
+
+void RunProgress::on_trace(const TraceSummary& trace) {
+  const std::string steps = trace.first_step == trace.last_step
+                                ? fmt::format("step {}", trace.first_step)
+                                : fmt::format("steps {} to {}", trace.first_step, trace.last_step);
+  say(fmt::format("trace of {}: {} (open it in ui.perfetto.dev)", steps, trace.path));
+  std::istringstream table(format_phase_table(trace.phases));
+  for (std::string line; std::getline(table, line);) {
+    folder_.log(line);
+    if (verbosity_ == Verbosity::verbose) terminal_.line("    " + line);
+  }
 }
 
 void RunProgress::on_export(const std::string& directory) {

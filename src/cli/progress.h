@@ -26,6 +26,7 @@ class RunProgress : public RunObserver {
   void on_step(const StepMetrics& metrics) override;
   void on_evaluation(const EvaluationMetrics& metrics) override;
   void on_warning(const std::string& text) override;
+  void on_trace(const TraceSummary& trace) override;
   void on_export(const std::string& directory) override;
 
   // The last words. `signal_name` is what stopped the run early, if anything did.
