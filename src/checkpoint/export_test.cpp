@@ -165,7 +165,9 @@ TEST(Export, RopeOfTheEndOfARun) {
       EXPECT_EQ(output.rope.kind, rope.kind);
       EXPECT_EQ(output.rope.theta, rope.theta);
       EXPECT_EQ(output.rope.factor, rope.factor);
-      if (rope.original_max_positions > 0) EXPECT_EQ(output.rope.original_max_positions, rope.original_max_positions);
+      if (rope.original_max_positions > 0) {
+        EXPECT_EQ(output.rope.original_max_positions, rope.original_max_positions);
+      }
       if (rope.kind == RopeKind::llama3) {
         EXPECT_EQ(output.rope.low_frequency_factor, rope.low_frequency_factor);
         EXPECT_EQ(output.rope.high_frequency_factor, rope.high_frequency_factor);
