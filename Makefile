@@ -82,7 +82,7 @@ bench: deps-bench
 
 .PHONY: bundle
 bundle:
-	@cmake --preset cuda -DITHACA_BUILD_TESTS=ON && cmake --build build/cuda --target ithaca ithaca_gpu -j $(JOBS) && scripts/bundle.sh
+	@cmake --preset cuda -DITHACA_BUILD_TESTS=ON && cmake --build build/cuda --target ithaca_gpu -j $(JOBS) && scripts/bundle.sh
 
 .PHONY: docs
 docs: release

@@ -3,7 +3,7 @@
 #
 #   gpu_check.sh [FOLDER]      FOLDER has ithaca_gpu: by default that of this script, or build/cuda/bin
 #
-# Full logs go to $OUT, or to gpu_check_logs here. GPU_CHECK_PARTS chooses: "tests bench attention sanitize" (default: the first three).
+# Full logs go to $OUT, or to gpu_check_logs here. GPU_CHECK_PARTS chooses: "tests bench attention step sanitize" (default: all but the last).
 # Each suite is a process of its own, as a fault of one kernel ends all that follow in its process. Exit status 1 when anything failed.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -12,7 +12,7 @@ folder=${1:-$here}
 program=$(cd "$folder" && pwd)/ithaca_gpu
 [ -x "$program" ] || { echo "gpu_check: no ithaca_gpu in $folder" >&2; exit 1; }
 logs=${OUT:-$PWD/gpu_check_logs}
-parts=${GPU_CHECK_PARTS:-tests bench attention}
+parts=${GPU_CHECK_PARTS:-tests bench attention step}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$logs"
@@ -116,7 +116,7 @@ fi
 
 # ---- benchmarks ----
 if [[ " $parts " == *" bench "* ]]; then
-  timeout 120 "$program" bench >"$logs/bench.log" 2>&1
+  timeout 120 "$program" bench-operations >"$logs/bench.log" 2>&1
   status=$?
   [ $status = 0 ] || { failures=1; echo "bench: exit status $status" >>"$summary"; }
 fi
@@ -126,7 +126,19 @@ if [[ " $parts " == *" attention "* ]]; then
   [ $status = 0 ] || { failures=1; echo "bench-attention: exit status $status" >>"$summary"; }
 fi
 
-for log in bench_attention bench; do
+# Whole training steps by the program itself; each shape a process of its own.
+if [[ " $parts " == *" step "* ]]; then
+  : >"$logs/bench_step.log"
+  while read -r arguments; do
+    timeout "${GPU_CHECK_STEP_SECONDS:-200}" "$program" bench step $arguments >>"$logs/bench_step.log" 2>&1
+    status=$?
+    [ $status = 0 ] || { failures=1; echo "bench step $arguments: exit status $status" >>"$summary"; }
+    echo >>"$logs/bench_step.log"
+  done <<<"${GPU_CHECK_STEPS:---shape qwen3-0.6b --tokens 8192,32768 --recompute attention,full
+--shape qwen3-4b --tokens 8192,16384,32768,65536 --recompute attention,full}"
+fi
+
+for log in bench_attention bench bench_step; do
   [ -s "$logs/$log.log" ] && { echo; echo "== $log"; cut -c1-110 "$logs/$log.log" | tail -45; }
 done
 [ -s "$work/first_failures" ] && { echo; echo "== first failures"; cat "$work/first_failures"; }

@@ -36,12 +36,12 @@ RunSettings on_cuda(const MatrixMesh& mesh, RecomputePolicy policy, DType comput
 }
 
 // One rank and every schedule over 2, 3 and 4, with another policy and tile each.
-struct Run {
+struct GpuRun {
   MatrixMesh mesh;
   RecomputePolicy policy = RecomputePolicy::attention;
   int64_t tile = 0;
 };
-std::vector<Run> runs() {
+std::vector<GpuRun> runs() {
   using enum RecomputePolicy;
   return {
       {{ScheduleKind::ring, Layout::contiguous, 1, 1}, none, 0},
@@ -81,7 +81,7 @@ class GpuParity : public ::testing::TestWithParam<std::string> {
 TEST_P(GpuParity, Float32AgreesWithHuggingFaceOnEveryMesh) {
   const ReferenceCase reference(GetParam());
   const ModelDescription& model = reference.directory.description();
-  for (const Run& each : runs()) {
+  for (const GpuRun& each : runs()) {
     const RunSettings run = on_cuda(each.mesh, each.policy, DType::float32, each.tile);
     SCOPED_TRACE(run.describe());
     const RunOutcome outcome =
@@ -113,7 +113,7 @@ TEST_P(GpuParity, Bfloat16StaysWithinTheErrorOfOneRank) {
   }
   double own_gradient_error = 0.0;
   double own_loss_error = 0.0;
-  for (const Run& each : runs()) {
+  for (const GpuRun& each : runs()) {
     const RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile);
     SCOPED_TRACE(run.describe());
     const RunOutcome outcome =
@@ -159,7 +159,7 @@ TEST_F(GpuRealShapes, Float32OnEveryMeshEqualsOneRankOnTheCpu) {
     const Sequence sequence = random_sequence(1100, model_.vocabulary, lengths, 3);
     const RunOutcome expected =
         run_case(model_, nullptr, {sequence}, settings_of({}, RecomputePolicy::attention, 0, 0), {}, 1e-4, 1);
-    for (const Run& each : runs()) {
+    for (const GpuRun& each : runs()) {
       check_against(expected, model_, {sequence}, on_cuda(each.mesh, each.policy, DType::float32, each.tile));
     }
   }
@@ -176,7 +176,7 @@ TEST_F(GpuRealShapes, Bfloat16StaysWithinTheErrorOfOneRank) {
       const RunOutcome expected =
           run_case(model, nullptr, {sequence}, settings_of({}, RecomputePolicy::attention, 0, 0), {}, 1e-4, 1);
       double own_error = 0.0;
-      for (const Run& each : runs()) {
+      for (const GpuRun& each : runs()) {
         const RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile);
         SCOPED_TRACE(run.describe());
         const RunOutcome outcome = run_case(model, nullptr, {sequence}, run, {}, 1e-4, 1);
@@ -192,7 +192,7 @@ TEST_F(GpuRealShapes, Bfloat16StaysWithinTheErrorOfOneRank) {
 
 TEST_F(GpuRealShapes, DeterministicRunsGiveTheSameBits) {
   const Sequence sequence = random_sequence(1100, model_.vocabulary, {700, 400}, 5);
-  for (const Run& each : runs()) {
+  for (const GpuRun& each : runs()) {
     const RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile, true);
     SCOPED_TRACE(run.describe());
     const RunOutcome first = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
