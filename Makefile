@@ -6,7 +6,7 @@
 #   make install      install the program, the library and their documentation to PREFIX (/usr/local)
 #   make bench        build and run the benchmarks
 #   make bundle       the GPU tests and benchmarks for a machine that has a GPU but no network, in build/bundle
-#   make docs         write docs/config.md from the option table
+#   make docs         write docs/config.md, and the tables of docs/migrating.md, from the option table
 #   make doxygen      the documentation of the public headers, in build/doxygen/html
 #   make format       clang-format all sources;  make check-format  only says what differs
 #   make tidy         clang-tidy the library and the program;  make analyze  the static analyzer, which takes its time
@@ -88,6 +88,8 @@ bundle:
 docs: release
 	$(PROGRAM) options --markdown > docs/config.md.partial
 	mv docs/config.md.partial docs/config.md
+	$(PROGRAM) options --migrating docs/migrating.md > docs/migrating.md.partial
+	mv docs/migrating.md.partial docs/migrating.md
 
 .PHONY: doxygen
 doxygen: deps-checks

@@ -22,6 +22,8 @@ class RunProgress : public RunObserver {
   // All must outlive it.
   RunProgress(const Recipe& recipe, RunFolder& folder, Terminal& terminal, Verbosity verbosity);
 
+  void on_tokenize(const TokenizeProgress& progress) override;
+  void on_data_note(const std::string& text) override;
   void on_plan(const RunPlan& plan) override;
   void on_step(const StepMetrics& metrics) override;
   void on_evaluation(const EvaluationMetrics& metrics) override;
@@ -34,7 +36,10 @@ class RunProgress : public RunObserver {
 
  private:
   void say(const std::string& text);
-  std::string step_line(const StepMetrics& metrics, bool with_rate) const;
+  // As much of the step as has room in `width` columns.
+  std::string step_line(const StepMetrics& metrics, size_t width) const;
+  // What Ctrl-C will say, as things stand.
+  void update_stop_texts();
   double seconds_left(int64_t step) const;
 
   const Recipe& recipe_;
@@ -44,9 +49,18 @@ class RunProgress : public RunObserver {
   RunPlan plan_;
   std::string token_word_;             // "byte" or "token"
   std::deque<double> recent_seconds_;  // of the last steps
-  std::vector<std::string> warned_;    // said once each
+  std::deque<double> first_losses_;    // of the first steps that were not skipped
+  std::deque<double> last_losses_;
+  int64_t losses_ = 0;
+  int64_t last_step_ = 0;
+  bool exported_ = false;
+  std::vector<std::string> warned_;  // said once each
 };
 
+// How far tokenizing is, as one line of at most `width` columns where that is possible.
+std::string tokenize_line(const TokenizeProgress& progress, size_t width);
+// What became of the documents of a dataset: totals, and what was cut, dropped or skipped.
+std::vector<std::string> data_lines(const DatasetSummary& data);
 // The lines of on_plan, for tests.
 std::vector<std::string> plan_lines(const Recipe& recipe, const RunPlan& plan);
 

@@ -93,7 +93,8 @@ TEST_F(ProgressTest, ThePlanSaysWhatWillHappen) {
                            "data       10 sequences of up to 8,192 tokens, 81,920 tokens in all",
                            "ranks      8 ranks (dp_replicate 2 x ring 4), CPU, float32",
                            "attention  ring over 4 ranks, zigzag layout (2 key heads are fewer than 4 ranks)",
-                           "steps      5 steps, 2 sequences each",
+                           "shards     4 of every sequence, of up to 2,048 tokens each",
+                           "steps      5 steps, 2 sequences of up to 8,192 tokens each",
                            "memory     3.00 MiB (weights 1.00 MiB, optimizer 2.00 MiB) per rank before the first step; "
                            "recompute attention",
                            "output     runs/x", "note       something unusual"));
@@ -174,6 +175,48 @@ TEST_F(ProgressTest, SkippedStepsAreSaidAtTheEnd) {
   result.skipped_steps = 3;
   progress.finish(result, "");
   EXPECT_THAT(out_.str(), testing::HasSubstr("3 of them were skipped and changed nothing; log.txt says why.\n"));
+}
+
+TEST_F(ProgressTest, WhatHasNoRoomIsLeftOutFromTheMiddle) {
+  run(Verbosity::normal, {.live = true, .color = false, .width = 60});
+  EXPECT_THAT(out_.str(), testing::HasSubstr("\rstep 3/5  loss 2.5000  8.19k tokens/s  left 4.0s\x1b[K"));
+}
+
+TEST_F(ProgressTest, LossesAreComparedOverWindows) {
+  RunFolder folder(recipe_.train.output_dir, false);
+  Terminal terminal(out_, err_, {});
+  RunProgress progress(recipe_, folder, terminal, Verbosity::normal);
+  RunPlan plan = example_plan();
+  plan.steps = 40;
+  progress.on_plan(plan);
+  // A falling loss whose last step happens to be the worst of all.
+  for (int64_t step = 1; step <= 40; ++step) {
+    StepMetrics metrics = step_metrics(step);
+    metrics.loss = step == 40 ? 9.0 : 5.0 - 0.1 * static_cast<double>(step);
+    metrics.skipped = step == 2;
+    progress.on_step(metrics);
+  }
+  RunResult result;
+  result.steps = 40;
+  progress.finish(result, "");
+  // 39 losses: windows of 9. 5.0 - 0.1 * mean(1, 3..10) and (8 * 5.0 - 0.1 * sum(32..39) + 9) / 9.
+  EXPECT_THAT(out_.str(), testing::HasSubstr("The loss fell from 4.411 to 2.289 nats per byte (means of the first and "
+                                             "the last 9 steps).\n"));
+}
+
+TEST_F(ProgressTest, ARunThatWasStoppedBeforeItsFirstStepLeavesNothing) {
+  {
+    RunFolder folder(recipe_.train.output_dir, false);
+    Terminal terminal(out_, err_, {});
+    RunProgress progress(recipe_, folder, terminal, Verbosity::normal);
+    progress.on_plan(example_plan());
+    RunResult result;
+    result.stopped_early = true;
+    progress.finish(result, "Ctrl-C (SIGINT)");
+    EXPECT_THAT(out_.str(), testing::HasSubstr("Stopped by Ctrl-C (SIGINT) before the first step was done; nothing was "
+                                               "trained, and nothing is left in runs/x.\n"));
+  }
+  EXPECT_FALSE(folder_.has("run"));
 }
 
 TEST_F(ProgressTest, AStoppedRunSaysWhatStoppedIt) {

@@ -1,14 +1,39 @@
 #include "cli/signals.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <csignal>
 
 namespace ithaca {
 
 namespace {
 
+constexpr int kExitStopped = 3;
+
+struct Text {
+  std::array<char, kLongestStopText> bytes{};
+  size_t size = 0;
+
+  void set(std::string_view text) {
+    size = std::min(text.size(), bytes.size());
+    std::copy_n(text.begin(), size, bytes.begin());
+  }
+};
+
+struct StopTexts {
+  Text first;
+  Text second;
+};
+
 struct StopState {
   std::atomic<bool> requested{false};
   std::atomic<int> signal{0};
+  // Two sets: one is read by the handler while the other is written.
+  std::array<StopTexts, 2> texts;
+  std::atomic<int> current{0};
 };
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
               "a signal handler may touch only lock-free atomics");
@@ -18,12 +43,26 @@ StopState& stop_state() {
   return state;
 }
 
+void write_text(const Text& text) {
+  size_t written = 0;
+  while (written < text.size) {
+    const ssize_t count = ::write(STDERR_FILENO, text.bytes.data() + written, text.size - written);
+    if (count <= 0) return;
+    written += static_cast<size_t>(count);
+  }
+}
+
 extern "C" void handle_stop_signal(int signal) {
+  const int saved_errno = errno;
   StopState& state = stop_state();
+  const StopTexts& texts = state.texts[static_cast<size_t>(state.current.load())];
   state.signal = signal;
-  state.requested = true;
-  // The next one ends the program the ordinary way.
-  std::signal(signal, SIG_DFL);
+  if (state.requested.exchange(true)) {
+    write_text(texts.second);
+    ::_exit(kExitStopped);
+  }
+  write_text(texts.first);
+  errno = saved_errno;
 }
 
 }  // namespace
@@ -36,8 +75,18 @@ int stop_signal() {
   return stop_state().signal;
 }
 
+void set_stop_texts(std::string_view first, std::string_view second) {
+  StopState& state = stop_state();
+  const int next = 1 - state.current.load();
+  StopTexts& texts = state.texts[static_cast<size_t>(next)];
+  texts.first.set(first);
+  texts.second.set(second);
+  state.current = next;
+}
+
 void install_stop_signals() {
-  stop_state();  // made here, not in the handler
+  // Made here, not in the handler.
+  set_stop_texts("ithaca: stopping; once more to end at once\n", "ithaca: ended at once\n");
   std::signal(SIGINT, handle_stop_signal);
   std::signal(SIGTERM, handle_stop_signal);
   std::signal(SIGHUP, handle_stop_signal);  // a closed terminal or connection

@@ -3,9 +3,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <ostream>
 #include <string_view>
+#include <system_error>
 
 namespace ithaca {
 
@@ -17,14 +20,25 @@ std::string_view environment(const char* name) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
+// Columns of standard output: from the terminal, else from COLUMNS, else 80.
+size_t window_width() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  size_t columns = 0;
+  const std::string_view text = environment("COLUMNS");
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), columns);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  return is_number && columns > 0 && columns < 10000 ? columns : 80;
+}
+
 }  // namespace
 
 TerminalStyle TerminalStyle::of_standard_output() {
   TerminalStyle style;
   style.live = isatty(STDOUT_FILENO) == 1 && environment("TERM") != "dumb";
   style.color = style.live && environment("NO_COLOR").empty();
-  winsize size{};
-  if (style.live && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+  style.follows_window = style.live;
+  if (style.live) style.width = window_width();
   return style;
 }
 
@@ -47,10 +61,17 @@ void Terminal::error_line(const std::string& text) {
   if (!live_text.empty()) live(live_text);
 }
 
+size_t Terminal::width() {
+  if (style_.follows_window) style_.width = window_width();
+  return style_.width;
+}
+
 void Terminal::live(const std::string& text) {
   if (!style_.live) return;
-  // The last column stays free: some terminals wrap as soon as it is filled.
-  live_text_ = text.substr(0, style_.width > 1 ? style_.width - 1 : 0);
+  // The last column stays free: some terminals wrap as soon as it is filled. A character of several bytes stays whole.
+  size_t size = std::min(text.size(), std::max<size_t>(width(), 1) - 1);
+  while (size > 0 && size < text.size() && (static_cast<unsigned char>(text[size]) & 0xC0U) == 0x80U) --size;
+  live_text_ = text.substr(0, size);
   out_ << '\r' << live_text_ << "\x1b[K" << std::flush;
 }
 

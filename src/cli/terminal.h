@@ -12,6 +12,7 @@ struct TerminalStyle {
   bool live = false;   // a terminal that can move its cursor: there is a live line
   bool color = false;  // and it may be coloured (NO_COLOR is not set)
   size_t width = 80;
+  bool follows_window = false;  // the width is asked for anew: windows change their size
 
   // Of the process's standard output, from isatty, its window, TERM and NO_COLOR.
   static TerminalStyle of_standard_output();
@@ -27,6 +28,8 @@ class Terminal {
   ~Terminal();
 
   const TerminalStyle& style() const { return style_; }
+  // Columns, as they are now.
+  size_t width();
   // A line that stays.
   void line(const std::string& text);
   // A line that stays, on the error stream.

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "train/foreign_options.h"
+
 namespace ithaca {
 namespace {
 
@@ -137,6 +139,50 @@ TEST(RecipeOptions, HabitsFromElsewhereAreAllAnsweredAtOnce) {
   }
 }
 
+std::string migrating_page() {
+  std::ostringstream text;
+  text << std::ifstream(ITHACA_SOURCE_DIR "/docs/migrating.md").rdbuf();
+  return text.str();
+}
+
+TEST(MigratingPage, ItsTablesAreThoseOfTheProgram) {
+  const std::string page = migrating_page();
+  ASSERT_FALSE(page.empty());
+  EXPECT_TRUE(with_foreign_tables(page, recipe_table().catalog()) == page)
+      << "docs/migrating.md is not current: make docs";
+  // Every name belongs to a program that has a table there.
+  for (const ForeignOption& foreign : recipe_table().catalog().foreign()) {
+    std::istringstream programs(foreign.programs);
+    std::string program;
+    int count = 0;
+    while (programs >> program) {
+      EXPECT_THAT(page, testing::HasSubstr("<!-- names: " + program + " -->")) << foreign.name;
+      ++count;
+    }
+    EXPECT_GT(count, 0) << foreign.name << " belongs to no program";
+  }
+}
+
+TEST(MigratingPage, ItsRecipesAreRecipes) {
+  const std::string page = migrating_page();
+  const std::string mark = "<!-- recipe -->\n```yaml\n";
+  int recipes = 0;
+  for (size_t at = page.find(mark); at != std::string::npos; at = page.find(mark, at + 1)) {
+    const size_t begin = at + mark.size();
+    const std::string text = page.substr(begin, page.find("```", begin) - begin);
+    EXPECT_NO_THROW(parse_recipe(text, "recipe of docs/migrating.md", "")) << text;
+    ++recipes;
+  }
+  EXPECT_GE(recipes, 6);
+}
+
+TEST(MigratingPage, MarksThatMeanNothingAreErrors) {
+  const OptionCatalog& catalog = recipe_table().catalog();
+  EXPECT_EQ(with_foreign_tables("no tables", catalog), "no tables");
+  EXPECT_THROW(with_foreign_tables("<!-- names: nobody -->\n<!-- end of names -->", catalog), InputError);
+  EXPECT_THROW(with_foreign_tables("<!-- names: trl -->\n", catalog), InputError);
+}
+
 TEST(RecipeOptions, FilesThatARecipeNamesMustBeThere) {
   const std::string folder = testing::TempDir() + "recipe_files";
   std::filesystem::create_directories(folder);
@@ -167,8 +213,8 @@ TEST(RecipeOptions, OptionsOfOtherVersionsAreErrors) {
     EXPECT_THAT(error_of(text), testing::HasSubstr("this version does not have")) << text;
   }
   for (const char* assignment :
-       {"train.save_steps=10", "train.save_total_limit=2", "data.packing=wrapped", "data.packing=best_fit",
-        "model.compute_dtype=float16", "data.tokenizer=auto", "data.format=chat"}) {
+       {"train.save_steps=10", "train.save_total_limit=2", "data.packing=bfd", "model.compute_dtype=float16",
+        "data.tokenizer=huggingface", "data.format=chat", "data.chat_template=x"}) {
     EXPECT_THAT(set_error({assignment}), testing::HasSubstr("this version does not have")) << assignment;
   }
 }
