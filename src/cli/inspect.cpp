@@ -251,7 +251,7 @@ std::string memory_classes_text(const RunHistory& history) {
     parts.push_back(fmt::format("{} {}", memory_class_name(static_cast<MemoryClass>(index)),
                                 format_bytes(static_cast<int64_t>(bytes))));
   }
-  return parts.empty() ? std::string() : fmt::format(": {}", fmt::join(parts, ", "));
+  return parts.empty() ? std::string() : fmt::format("; its classes at their own peaks: {}", fmt::join(parts, ", "));
 }
 
 std::string loss_text(double loss) {

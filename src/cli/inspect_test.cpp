@@ -83,8 +83,8 @@ TEST(Inspect, ARunFolder) {
               testing::HasSubstr("attention    schedule auto, layout auto, as the recipe says: there is no plan"));
   EXPECT_THAT(text, testing::HasSubstr("steps        3; the last line of metrics.jsonl is cut off\n"));
   EXPECT_THAT(text, testing::HasSubstr("tokens       3,000 in 1.5s, 2.00k tokens/s\n"));
-  EXPECT_THAT(text,
-              testing::HasSubstr("memory       1.00 MiB at most, on the rank that used most: weights 512.00 KiB\n"));
+  EXPECT_THAT(text, testing::HasSubstr("memory       1.00 MiB at most, on the rank that used most; its classes at "
+                                       "their own peaks: weights 512.00 KiB\n"));
   EXPECT_THAT(text,
               testing::HasSubstr(
                   "loss         5.0000 at first, 3.0000 at last, lowest 3.0000 in step 3; 2.5000 on the evaluation "

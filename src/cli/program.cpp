@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <optional>
 #include <ostream>
@@ -21,6 +22,7 @@
 #include "cli/run_folder.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "cli/tokenize_command.h"
 #include "cli/verify_command.h"
 #include "train/recipe_options.h"
 #include "train/run.h"
@@ -141,7 +143,6 @@ void declare_options(CLI::App& app, Arguments& arguments) {
 void refuse_absent_command(const std::string& name) {
   static const std::vector<std::pair<std::string, std::string>> absent = {
       {"plan", "The first lines of ithaca train say what a run needs; --set train.max_steps=1 tries one step."},
-      {"tokenize", "Give ready token ids with data.format: tokens."},
       {"export", "ithaca train exports at its end, to the folder export of the run."},
   };
   for (const auto& [command, advice] : absent) {
@@ -176,6 +177,8 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   declare_bench(app, bench_arguments);
   VerifyArguments verify_arguments;
   declare_verify(app, verify_arguments);
+  TokenizeArguments tokenize_arguments;
+  declare_tokenize(app, tokenize_arguments);
   ReportArguments report_arguments;
   declare_report(app, report_arguments);
   try {
@@ -194,6 +197,7 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   if (app.got_subcommand("train")) return train(arguments, out, err);
   if (app.got_subcommand("bench")) return bench_command(app, bench_arguments, out);
   if (app.got_subcommand("verify")) return verify_command(verify_arguments, out);
+  if (app.got_subcommand("tokenize")) return tokenize_command(tokenize_arguments, std::cin, out);
   if (app.got_subcommand("report")) return report_command(report_arguments, out);
   if (app.got_subcommand("inspect")) {
     return inspect_path(arguments.inspect_path, {arguments.inspect_tensors}, out);

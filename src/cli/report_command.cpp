@@ -43,7 +43,7 @@ int report_command(const ReportArguments& arguments, std::ostream& out) {
   }
   write_whole_file(path, page);
   out << fmt::format("The report of {} is {}; open it in a browser.\n",
-                     runs.size() == 1 ? runs.front().name : fmt::format("{} runs", runs.size()), path);
+                     runs.size() == 1 ? runs.front().folder : fmt::format("{} runs", runs.size()), path);
   return kExitDone;
 }
 
