@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
 
@@ -377,6 +378,112 @@ TEST(StepLoader, TheHashSeesEveryPart) {
   changed.document_lengths = {2, 2};
   hashes.insert(hash(changed));
   EXPECT_EQ(hashes.size(), 7u);
+}
+
+std::vector<int64_t> sequences_of(const StepLoader& loader, int64_t step) {
+  return flatten(loader.indices(step));
+}
+
+// Stopped in the middle of an epoch and resumed with more ranks, other micro-batches or other accumulation, again and
+// again: every sequence once per epoch, in the same epochs' orders.
+TEST(StepLoader, ResumedOnAnyMeshNothingIsLostOrRepeated) {
+  const MadeDataset dataset(53);
+  const auto options_of = [](int64_t sequences, int64_t dp) {
+    StepLoaderOptions options;
+    options.micro_batch_size = sequences;
+    options.dp_size = dp;
+    return options;
+  };
+  // What one sequence at a time sees, in order.
+  std::vector<int64_t> expected;
+  const StepLoader single(dataset, options_of(1, 1));
+  for (int64_t step = 0; step < 4 * 53; ++step) expected.push_back(sequences_of(single, step).at(0));
+
+  const std::vector<std::pair<int64_t, int64_t>> meshes = {{3, 1}, {1, 4}, {7, 2}, {1, 1}, {60, 1}, {2, 3}, {5, 1}};
+  const std::vector<int64_t> steps = {4, 9, 2, 30, 1, 3, 6};
+  std::vector<int64_t> seen;
+  DataPosition position = single.position(0);
+  int64_t step = 0;
+  for (size_t part = 0; part < meshes.size(); ++part) {
+    StepLoader loader(dataset, options_of(meshes[part].first, meshes[part].second));
+    loader.resume(step, data_position_from_json(data_position_to_json(position), "checkpoint"));
+    EXPECT_EQ(loader.position(step), position);
+    for (int64_t i = 0; i < steps[part]; ++i, ++step) {
+      // The order within a step is the dealing's: compared as sets.
+      std::vector<int64_t> of_step = sequences_of(loader, step);
+      std::vector<int64_t> due(expected.begin() + static_cast<std::ptrdiff_t>(seen.size()),
+                               expected.begin() + static_cast<std::ptrdiff_t>(seen.size() + of_step.size()));
+      std::sort(of_step.begin(), of_step.end());
+      std::sort(due.begin(), due.end());
+      EXPECT_EQ(of_step, due) << "part " << part << " step " << step;
+      seen.insert(seen.end(), due.begin(), due.end());
+    }
+    position = loader.position(step);
+    // A step never reaches into the next epoch.
+    EXPECT_EQ(static_cast<int64_t>(seen.size()), position.epoch * 53 + position.next);
+  }
+  EXPECT_GT(seen.size(), 106u);
+}
+
+TEST(StepLoader, ResumesOnlyWhereItWas) {
+  const MadeDataset dataset(20);
+  StepLoaderOptions options;
+  options.micro_batch_size = 3;
+  const DataPosition position = StepLoader(dataset, options).position(4);
+  EXPECT_EQ(position.next, 12);
+  const auto complaint = [&](const Dataset& data, const StepLoaderOptions& with, DataPosition at) {
+    StepLoader loader(data, with);
+    try {
+      loader.resume(4, at);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(complaint(dataset, options, position), "none");
+  StepLoaderOptions other = options;
+  other.seed = 7;
+  EXPECT_THAT(complaint(dataset, other, position), testing::HasSubstr("train.seed was 42 and is 7 now"));
+  other = options;
+  other.shuffle = false;
+  EXPECT_THAT(complaint(dataset, other, position), testing::HasSubstr("data.shuffle"));
+  EXPECT_THAT(complaint(MadeDataset(21), options, position), testing::HasSubstr("number of sequences"));
+  DataPosition changed = position;
+  changed.data ^= 1;
+  EXPECT_THAT(complaint(dataset, options, changed), testing::HasSubstr("hash of the data"));
+  changed = position;
+  changed.stage = 1;
+  EXPECT_THAT(complaint(dataset, options, changed), testing::HasSubstr("data.max_length"));
+  changed = position;
+  changed.next = 20;
+  EXPECT_THAT(complaint(dataset, options, changed), testing::HasSubstr("sequence 20 of 20"));
+  StepLoader loader(dataset, options);
+  loader.resume(4, position);
+  EXPECT_THROW(loader.position(3), ContractError);
+}
+
+TEST(DataPositionTest, ReadsWhatItWritesAndNothingElse) {
+  DataPosition position;
+  position.stage = 2;
+  position.epoch = 3;
+  position.next = 4;
+  position.seed = -5;
+  position.shuffle = false;
+  position.sequences = 6;
+  position.data = 0xfedcba9876543210;
+  const nlohmann::ordered_json json = data_position_to_json(position);
+  EXPECT_EQ(data_position_from_json(nlohmann::ordered_json::parse(json.dump()), "x"), position);
+  for (const char* key : {"stage", "epoch", "next", "seed", "shuffle", "sequences", "data"}) {
+    nlohmann::ordered_json broken = json;
+    broken.erase(key);
+    EXPECT_THROW(data_position_from_json(broken, "state.json"), InputError) << key;
+    broken = json;
+    broken[key] = nlohmann::ordered_json::array();
+    EXPECT_THROW(data_position_from_json(broken, "state.json"), InputError) << key;
+  }
+  nlohmann::ordered_json negative = json;
+  negative["next"] = -1;
+  EXPECT_THROW(data_position_from_json(negative, "state.json"), InputError);
 }
 
 TEST(StepLoader, Requirements) {
