@@ -229,6 +229,8 @@ TEST_F(Trace, IsRefusedBeforeTheRunWhereItCannotBe) {
     EXPECT_THAT(error.what(), HasSubstr("--trace: "));
     EXPECT_THAT(error.what(), HasSubstr("No such file"));
   }
+  request_.path = folder_.string();
+  EXPECT_THROW(run(), FileError) << "a folder";
   EXPECT_FALSE(recorder_.plan.has_value()) << "nothing was begun";
 }
 

@@ -166,6 +166,8 @@ class CuptiSession {
     // What is still on its way belongs to nobody.
     const std::lock_guard flushing(flushing_);
     library_.check(library_.flush_all(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "cuptiActivityFlushAll");
+    const std::lock_guard lock(mutex_);
+    scopes_.clear();
   }
 
   // With mutex_ held.
