@@ -6,17 +6,23 @@
 #include <algorithm>
 #include <csignal>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <optional>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/file_output.h"
 #include "cli/bench_command.h"
+#include "cli/completion.h"
 #include "cli/inspect.h"
+#include "cli/inspect_data_command.h"
+#include "cli/manual_page.h"
 #include "cli/progress.h"
 #include "cli/report_command.h"
 #include "cli/run_folder.h"
@@ -24,6 +30,7 @@
 #include "cli/terminal.h"
 #include "cli/tokenize_command.h"
 #include "cli/verify_command.h"
+#include "train/foreign_options.h"
 #include "train/recipe_options.h"
 #include "train/run.h"
 
@@ -45,9 +52,11 @@ struct Arguments {
 
   std::string inspect_path;
   bool inspect_tensors = false;
+  InspectDataArguments inspect_data;
 
   std::string option_name;
   bool markdown = false;
+  std::string migrating_page;
 };
 
 std::string signal_words(int signal) {
@@ -67,6 +76,9 @@ int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
   TraceRequest trace;
   trace.path = arguments.trace;
   if (!arguments.trace_steps.empty()) parse_trace_steps(arguments.trace_steps, trace);
+  install_stop_signals();
+  set_stop_texts("ithaca: stopping before the first step; once more to end at once\n",
+                 "ithaca: ended at once, before the first step; nothing was written\n");
   const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, arguments.ranks, arguments.backend});
   RunFolder folder(recipe.train.output_dir, arguments.overwrite);
   Terminal terminal(out, err, TerminalStyle::of_standard_output());
@@ -74,11 +86,13 @@ int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
                               : arguments.verbose ? Verbosity::verbose
                                                   : Verbosity::normal;
   RunProgress progress(recipe, folder, terminal, verbosity);
-  install_stop_signals();
   try {
     const RunResult result = run_training(recipe, progress, stop_requested(), trace);
     progress.finish(result, signal_words(stop_signal()));
     return result.stopped_early ? kExitStoppedEarly : kExitDone;
+  } catch (const StoppedError& stopped) {
+    err << fmt::format("ithaca: {} ({})\n", stopped.what(), signal_words(stop_signal())) << std::flush;
+    return kExitStoppedEarly;
   } catch (const std::exception& error) {
     folder.log_error(error.what());
     throw;
@@ -89,6 +103,8 @@ int show_options(const Arguments& arguments, std::ostream& out) {
   const OptionCatalog& catalog = recipe_table().catalog();
   if (arguments.markdown) {
     out << recipe_reference_page();
+  } else if (!arguments.migrating_page.empty()) {
+    out << with_foreign_tables(read_whole_file(arguments.migrating_page), catalog);
   } else if (!arguments.option_name.empty()) {
     out << catalog.help_text_of(arguments.option_name);
   } else {
@@ -123,13 +139,22 @@ void declare_train(CLI::App& app, Arguments& arguments) {
       ->type_name("STEPS")
       ->needs(trace);
   command->add_option("--resume", arguments.resume)->group("");
-  command->footer("Options of a recipe (docs/config.md says the same):\n\n" + recipe_table().catalog().help_text());
+  command->footer(
+      "Examples:\n"
+      "  ithaca train run.yaml\n"
+      "  ithaca train run.yaml --set optim.learning_rate=1e-5 --set train.output_dir=runs/second\n"
+      "  ithaca train run.yaml --ranks 4 --set data.max_length=131072\n\n"
+      "Ctrl-C ends the run after the step at hand and exports the model; a second Ctrl-C ends it at once.\n\n"
+      "Options of a recipe (docs/config.md says the same):\n\n" +
+      recipe_table().catalog().help_text());
 }
 
 void declare_inspect(CLI::App& app, Arguments& arguments) {
-  CLI::App* command = app.add_subcommand("inspect", "Say what a model directory or a run folder holds");
-  command->add_option("path", arguments.inspect_path, "A model directory, a .safetensors file or a run folder")
-      ->required();
+  CLI::App* command =
+      app.add_subcommand("inspect", "Say what a model directory, a run folder or a recipe's data holds");
+  // Not required by the parser, which would require it of `inspect data` too.
+  command->add_option("path", arguments.inspect_path, "A model directory, a .safetensors file or a run folder");
+  declare_inspect_data(*command, arguments.inspect_data);
   command->add_flag("--tensors", arguments.inspect_tensors, "List every tensor of a model");
 }
 
@@ -137,6 +162,10 @@ void declare_options(CLI::App& app, Arguments& arguments) {
   CLI::App* command = app.add_subcommand("options", "List the options of a recipe");
   command->add_option("name", arguments.option_name, "One option, section.name, or one section");
   command->add_flag("--markdown", arguments.markdown, "As the page docs/config.md");
+  command
+      ->add_option("--migrating", arguments.migrating_page,
+                   "Print the page FILE with its tables of other programs' names written anew")
+      ->type_name("FILE");
 }
 
 // Commands of the design that this version does not have, and what comes nearest.
@@ -152,10 +181,34 @@ void refuse_absent_command(const std::string& name) {
   }
 }
 
+// A path of the command line that leads nowhere is a mistake of the command line, like any other there.
+void require_path(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw ConfigurationError(fmt::format("{}: {}", path, error ? error.message() : "there is no such file or folder"));
+  }
+}
+
+// `ithaca data --help`: data is a section of a recipe, and no command.
+bool asks_for_section_help(const std::string& name, const std::string& flag) {
+  return recipe_table().catalog().has_section(name) && (flag == "--help" || flag == "-h");
+}
+
 [[noreturn]] void refuse_unknown_command(const CLI::App& app, const std::string& name) {
   std::vector<std::string> known;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     known.push_back(command->get_name());
+  }
+  const OptionCatalog& catalog = recipe_table().catalog();
+  const std::string option = name.substr(0, name.find('='));
+  if (catalog.has_section(option.substr(0, option.find('.')))) {
+    throw ConfigurationError(fmt::format(
+        "there is no command \"{}\"; {} of a recipe: see ithaca options {}, and give it in the recipe or with --set",
+        name, option.find('.') == std::string::npos ? "it is a section" : "it is an option", option));
+  }
+  if (std::filesystem::path(name).extension() == ".yaml" || std::filesystem::path(name).extension() == ".yml") {
+    throw ConfigurationError(
+        fmt::format("there is no command \"{}\"; to train as a recipe says: ithaca train {}", name, name));
   }
   const std::string near = nearest_name(name, known);
   throw ConfigurationError(fmt::format("there is no command \"{}\"; the commands are {}{}; see ithaca --help", name,
@@ -169,7 +222,13 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   CLI::App app("Ithaca fine-tunes Hugging Face language models on very long sequences, split over ranks.", "ithaca");
   app.set_version_flag("--version", "ithaca " ITHACA_VERSION);
   app.require_subcommand(1);
-  app.footer("Exit status: 0 done, 1 failed, 2 usage or configuration, 3 stopped early by Ctrl-C or SIGTERM.");
+  app.footer(
+      "Examples:\n"
+      "  ithaca train run.yaml            train as a recipe says\n"
+      "  ithaca options parallel          the options of one section of a recipe\n"
+      "  ithaca inspect runs/first        the loss of a run as a curve\n"
+      "  source <(ithaca completion bash) completion with TAB; zsh and fish too\n\n"
+      "Exit status: 0 done, 1 failed, 2 usage or configuration, 3 stopped early by Ctrl-C or SIGTERM.");
   declare_train(app, arguments);
   declare_inspect(app, arguments);
   declare_options(app, arguments);
@@ -181,8 +240,26 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   declare_tokenize(app, tokenize_arguments);
   ReportArguments report_arguments;
   declare_report(app, report_arguments);
+  CompletionArguments completion_arguments;
+  declare_completion(app, completion_arguments);
+  app.add_subcommand("man", "Print the manual page, for: ithaca man | man -l -");
+  if (argument_count > 1 && std::string_view(argument_texts[1]) == "complete") {
+    const bool is_marked = argument_count > 2 && std::string_view(argument_texts[2]) == "--";
+    const std::vector<std::string> words(argument_texts + (is_marked ? 3 : 2), argument_texts + argument_count);
+    return complete_command(app, words, out);
+  }
+  if (argument_count > 2 && asks_for_section_help(argument_texts[1], argument_texts[2])) {
+    out << recipe_table().catalog().help_text_of(argument_texts[1]);
+    return kExitDone;
+  }
+  // `ithaca help train` is `ithaca train --help`.
+  std::vector<const char*> texts(argument_texts, argument_texts + argument_count);
+  if (argument_count > 1 && std::string_view(argument_texts[1]) == "help") {
+    texts.erase(texts.begin() + 1);
+    texts.push_back("--help");
+  }
   try {
-    app.parse(argument_count, argument_texts);
+    app.parse(static_cast<int>(texts.size()), texts.data());
   } catch (const CLI::ParseError& stop) {
     if (stop.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
       app.exit(stop, out, err);  // --help, --version
@@ -199,7 +276,19 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   if (app.got_subcommand("verify")) return verify_command(verify_arguments, out);
   if (app.got_subcommand("tokenize")) return tokenize_command(tokenize_arguments, std::cin, out);
   if (app.got_subcommand("report")) return report_command(report_arguments, out);
+  if (app.got_subcommand("completion")) return completion_command(completion_arguments, out);
+  if (app.got_subcommand("man")) {
+    out << manual_page(app, recipe_table().catalog(), ITHACA_VERSION);
+    return kExitDone;
+  }
   if (app.got_subcommand("inspect")) {
+    if (app.get_subcommand("inspect")->got_subcommand("data")) {
+      return inspect_data_command(arguments.inspect_data, TerminalStyle::of_standard_output(), out, err);
+    }
+    if (arguments.inspect_path.empty()) {
+      throw ConfigurationError("inspect: a path is needed, or data RECIPE; see ithaca inspect --help");
+    }
+    require_path(arguments.inspect_path);
     return inspect_path(arguments.inspect_path, {arguments.inspect_tensors}, out);
   }
   return show_options(arguments, out);
@@ -225,6 +314,10 @@ int run_program(int argument_count, const char* const* arguments, std::ostream& 
         return kExitFailed;
       }
       return status;
+    } catch (const ConfigurationMistakes& mistakes) {
+      for (const std::string& line : mistakes.lines()) report(err, line);
+      report(err, fmt::format("{} mistakes; nothing was started", mistakes.lines().size()));
+      return kExitUsage;
     } catch (const ConfigurationError& error) {
       report(err, error.what());
       return kExitUsage;

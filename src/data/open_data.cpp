@@ -67,7 +67,7 @@ Making prepare(const DataOptions& options) {
   if (options.format == "auto") {
     const DetectedFormat detected = detect_format(options.paths);
     making.format = detected.format;
-    making.notes.push_back(fmt::format("data.format {}: {}", detected.format, detected.reason));
+    making.notes.push_back(detected.reason);
   }
   SampleOptions samples;
   samples.format = making.format;
