@@ -10,6 +10,7 @@
 #include "checkpoint/hugging_face.h"
 #include "cli/program.h"
 #include "cli/signals.h"
+#include "train/backend_choice.h"
 #include "train/recipe_options.h"
 #include "train/verify.h"
 
@@ -74,11 +75,14 @@ int verify_command(const VerifyArguments& arguments, std::ostream& out) {
   const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, std::nullopt, arguments.backend});
   VerifyOptions options;
   options.steps = arguments.steps;
-  options.bound = arguments.bound.value_or(options.bound);
+  options.bound = arguments.bound;
   options.meshes = arguments.meshes.empty()
                        ? default_verify_meshes(ModelDirectory(recipe.model.path).description().query_heads)
                        : parse_verify_meshes(arguments.meshes);
-  size_t mesh_width = 4;
+  const BackendChoice backend =
+      choose_backend(recipe.train.backend, recipe.model.compute_dtype, recipe.train.deterministic);
+  const bool has_float32_row = backend.compute_dtype != DType::float32 && !options.bound;
+  size_t mesh_width = has_float32_row ? 12 : 4;
   for (const VerifyMesh& mesh : options.meshes) mesh_width = std::max(mesh_width, mesh.text.size());
   install_stop_signals();
   out << table_header(mesh_width) << '\n' << std::flush;
@@ -86,6 +90,7 @@ int verify_command(const VerifyArguments& arguments, std::ostream& out) {
       recipe, options, [&](const VerifyRow& row) { out << table_line(row, mesh_width) << '\n'
                                                        << std::flush; },
       stop_requested());
+  const double bound = options.bound.value_or(kVerifyBound);
   const auto differing = std::count_if(rows.begin(), rows.end(), [](const VerifyRow& row) { return !row.agrees; });
   if (stop_requested().load()) {
     out << "Stopped before every mesh was compared.\n";
@@ -93,18 +98,25 @@ int verify_command(const VerifyArguments& arguments, std::ostream& out) {
   }
   if (differing == 0) {
     const size_t steps = rows.front().losses.size();
-    out << fmt::format(
-        "All meshes agree with one rank: within {:.0e} in the first step{}.\n", options.bound,
-        steps > 1 ? fmt::format(", within {:.0e} in the {} after it", kLaterStepFactor * options.bound, steps - 1)
-                  : "");
+    if (has_float32_row) {
+      out << fmt::format("All meshes agree: none is more than {} times as far from float32 as one rank in bfloat16.\n",
+                         kBfloat16Factor);
+    } else {
+      out << fmt::format(
+          "All meshes agree with one rank: within {:.0e} in the first step{}.\n", bound,
+          steps > 1 ? fmt::format(", within {:.0e} in the {} after it", kLaterStepFactor * bound, steps - 1) : "");
+    }
     if (static_cast<int64_t>(steps) < options.steps)
       out << fmt::format("The recipe has {} of the {} steps that were asked for.\n", steps, options.steps);
     return kExitDone;
   }
   for (const VerifyRow& row : rows) {
     if (!row.agrees) {
-      out << fmt::format("{} differs from one rank by more than {:.0e}; the gradient that differs most is {}.\n",
-                         row.mesh.text, options.bound, row.gradient_name.empty() ? "none" : row.gradient_name);
+      const std::string limit =
+          has_float32_row ? fmt::format("float32 by more than {} times what one rank in bfloat16 does", kBfloat16Factor)
+                          : fmt::format("one rank by more than {:.0e}", bound);
+      out << fmt::format("{} differs from {}; the gradient that differs most is {}.\n", row.mesh.text, limit,
+                         row.gradient_name.empty() ? "none" : row.gradient_name);
     }
   }
   return kExitFailed;

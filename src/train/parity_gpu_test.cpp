@@ -16,8 +16,8 @@ namespace {
 
 constexpr double kBound = 5e-6;
 constexpr double kBf16Factor = 2.5;
-// bfloat16 keeps 8 bits: the relative error of a gradient after a few layers of them.
-constexpr double kBf16Bound = 0.05;
+// bfloat16 keeps 8 bits: the relative error of the gradients of these small models, which are the worst kind.
+constexpr double kBf16Bound = 0.15;
 
 BackendChoice cuda(DType compute_dtype, bool deterministic = false) {
   BackendChoice choice;
@@ -148,17 +148,23 @@ class GpuRealShapes : public ::testing::Test {
     model_.head_size = 64;
     model_.hidden_size = 256;
     model_.intermediate_size = 512;
+    model_.initializer_range = 0.05;
   }
   static std::vector<std::vector<int64_t>> documents() { return {{1100}, {700, 1, 7, 392}, {300, 300, 300, 200}}; }
 
   ModelDescription model_;
 };
 
-TEST_F(GpuRealShapes, Float32OnEveryMeshEqualsOneRankOnTheCpu) {
+TEST_F(GpuRealShapes, Float32OnEveryMeshEqualsOneRank) {
   for (const std::vector<int64_t>& lengths : documents()) {
     const Sequence sequence = random_sequence(1100, model_.vocabulary, lengths, 3);
-    const RunOutcome expected =
+    const RunOutcome on_cpu =
         run_case(model_, nullptr, {sequence}, settings_of({}, RecomputePolicy::attention, 0, 0), {}, 1e-4, 1);
+    const RunOutcome expected =
+        run_case(model_, nullptr, {sequence}, on_cuda({}, RecomputePolicy::attention, DType::float32), {}, 1e-4, 1);
+    // Two implementations share no order of summation.
+    EXPECT_LT(gradient_error(expected.gradients, on_cpu.gradients), 4 * kBound);
+    EXPECT_LT(std::abs(expected.loss / on_cpu.loss - 1.0), kBound);
     for (const GpuRun& each : runs()) {
       check_against(expected, model_, {sequence}, on_cuda(each.mesh, each.policy, DType::float32, each.tile));
     }

@@ -1,14 +1,16 @@
 // verify: the first steps of a recipe on one rank and on other meshes, compared.
 //
-// Every mesh starts from the same weights and sees the same sequences. The first step's loss, gradient norm and
-// gradients must agree with one rank's within `bound`; later steps start from weights whose rounding AdamW has
-// amplified, so their loss and norm may differ by kLaterStepFactor times that. Thread-safety: the observer is called
-// from the calling thread.
+// Every mesh starts from the same weights and sees the same sequences. In float32 the first step's loss, gradient norm
+// and gradients must agree with one rank's within `bound`; later steps start from weights whose rounding AdamW has
+// amplified, so their loss and norm may differ by kLaterStepFactor times that. In bfloat16 (on GPUs, when no bound is
+// given) everything is compared with one rank in float32, and a mesh agrees when it is at most kBfloat16Factor times as
+// far from it as one rank in bfloat16. Thread-safety: the observer is called from the calling thread.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +23,8 @@ namespace ithaca {
 
 inline constexpr double kVerifyBound = 5e-6;  // docs/design.md, "Exactness": float32 on any mesh
 inline constexpr double kLaterStepFactor = 100.0;
+// bfloat16 on any mesh is at most so much further from float32 than one rank's own bfloat16 is.
+inline constexpr double kBfloat16Factor = 2.5;
 
 // One way to split a sequence.
 struct VerifyMesh {
@@ -58,11 +62,12 @@ struct VerifyRow {
 struct VerifyOptions {
   std::vector<VerifyMesh> meshes;  // the one-rank reference always runs first, listed or not
   int64_t steps = 2;
-  double bound = kVerifyBound;
+  std::optional<double> bound;  // absent: kVerifyBound in float32, kBfloat16Factor in bfloat16
 };
 
 // Calls `on_row` as each mesh ends (the reference first) and returns all rows. `stop` ends it between meshes. Throws
 // what run_training throws.
+// The row of the reference of bfloat16 runs is called "1 in float32".
 std::vector<VerifyRow> verify_recipe(const Recipe& recipe, const VerifyOptions& options,
                                      const std::function<void(const VerifyRow&)>& on_row,
                                      const std::atomic<bool>& stop);
