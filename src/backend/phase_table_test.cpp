@@ -131,6 +131,17 @@ TEST(PhaseTable, AddsUpWhateverTheSpans) {
   }
 }
 
+TEST(PhaseTable, SaysWhatIsMissing) {
+  SpanRecorder recorder;
+  recorder.begin(0);
+  recorder.drop(3);
+  recorder.finish(10);
+  PhaseTable table = phase_table(recorder);
+  table.add(table);
+  EXPECT_EQ(table.dropped, 6);
+  EXPECT_THAT(format_phase_table(table), HasSubstr("6 operations were too many to be recorded"));
+}
+
 TEST(PhaseTable, IsText) {
   SpanRecorder recorder;
   recorder.begin(0);

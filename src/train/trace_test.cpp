@@ -245,6 +245,50 @@ TEST_F(Trace, OfARunThatEndsEarlierIsNotLeftBehind) {
   }
 }
 
+TEST_F(Trace, FileIsWholeOrAbsentAndHoldsAnyName) {
+  const std::string odd = "kernel<\"a\\b\", '\n\x01'> \xc3\xa9";
+  SpanRecorder recorder;
+  recorder.begin(1'000'000'007);
+  const int32_t outer = recorder.open_scope({.name = "layer", .index = 1}, 1'000'000'010);
+  const int32_t exchange =
+      recorder.open_scope({"send_receive", ScopeName::Kind::exchange, -1, 12, 5, 6}, 1'000'000'011);
+  recorder.close_scope(1'000'000'012);
+  recorder.close_scope(1'000'000'020);
+  // Out of order, overlapping, beyond the step, and of another scope in between.
+  recorder.add(TraceTrack::compute, "last", outer, 1'000'000'200, 1'000'009'999);
+  recorder.add(TraceTrack::compute, odd, outer, 1'000'000'100, 1'000'000'150);
+  recorder.add(TraceTrack::compute, "overlaps", kNoScope, 1'000'000'140, 1'000'000'160);
+  recorder.add(TraceTrack::communication, "", exchange, 1'000'000'100, 1'000'000'190);
+  recorder.add(TraceTrack::copy, "", kNoScope, 1'000'000'100, 1'000'000'110);
+  recorder.finish(1'000'000'300);
+  {
+    TraceFile file(request_.path);
+    EXPECT_THROW(file.add(0, 1, recorder), ContractError) << "nothing has begun";
+    file.begin_at(1'000'000'100);
+    file.begin_at(recorder.begin_time());  // another rank was earlier
+    file.add(4, 9, recorder);
+    EXPECT_FALSE(fs::exists(request_.path));
+    file.finish();
+  }
+  const json all = events();
+  const auto threads = slices_by_thread(all);
+  for (const auto& [thread, slices] : threads) expect_nested(slices);
+  const std::vector<TraceSlice>& compute = threads.at({4, kCompute});
+  ASSERT_EQ(compute.size(), 5u) << "the layer twice, around each of its two operations";
+  EXPECT_EQ(compute[1].name, odd);
+  EXPECT_EQ(compute[1].begin, 93);
+  EXPECT_EQ(compute[2].name, "overlaps");
+  EXPECT_EQ(compute[2].begin, compute[1].end);
+  EXPECT_EQ(compute[4].end, 293) << "the end of the step";
+  const std::vector<TraceSlice>& communication = threads.at({4, kCommunication});
+  ASSERT_EQ(communication.size(), 2u) << "an exchange says itself what it is";
+  EXPECT_EQ(communication[1].name, "send_receive");
+  EXPECT_EQ(threads.at({4, 3})[0].name, "host work");
+  EXPECT_EQ(threads.at({4, kHost})[0].name, "step 9");
+  const auto sends = [](const json& event) { return event.at("ph") == "s" && event.at("id") == "0x6"; };
+  EXPECT_EQ(std::count_if(all.begin(), all.end(), sends), 1);
+}
+
 TEST(TraceSteps, AreOneOrAFirstAndALast) {
   TraceRequest request;
   parse_trace_steps("7", request);
