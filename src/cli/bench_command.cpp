@@ -102,6 +102,7 @@ int bench_step(const BenchArguments& arguments, const BackendChoice& backend, st
   benchmark.ring_size = arguments.ring_size;
   benchmark.steps = arguments.steps;
   benchmark.warmup = arguments.warmup;
+  benchmark.phases = arguments.phases;
   benchmark.memory_limit_bytes = static_cast<int64_t>(std::ldexp(arguments.limit_gib, 30));
 
   out << fmt::format("training step of {}\n{}, {}\n", model_text(arguments, benchmark.model),
@@ -141,6 +142,11 @@ int bench_step(const BenchArguments& arguments, const BackendChoice& backend, st
     out << fmt::format("{:>9} {:>10}", row.tokens, recompute_policy_name(row.recompute));
     for (const int64_t bytes : row.memory.peak_by_class) out << fmt::format(" {:>13}", format_bytes(bytes));
     out << fmt::format("  {:.4f}\n", fmt::join(row.step_seconds, " "));
+  }
+  for (const StepBenchmarkRow& row : result.rows) {
+    if (row.phases.steps == 0) continue;
+    out << fmt::format("\none more step of {} tokens, recompute {}, recorded (rank 0)\n{}", row.tokens,
+                       recompute_policy_name(row.recompute), format_phase_table(row.phases));
   }
   return all_ran ? 0 : 1;
 }
@@ -247,6 +253,7 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
   step->add_option("--ring-size", arguments.ring_size, "For hybrid; 0: chosen")->type_name("N");
   step->add_option("--steps", arguments.steps, "Steps that are measured")->type_name("N");
   step->add_option("--warmup", arguments.warmup, "Steps before them")->type_name("N");
+  step->add_flag("--phases", arguments.phases, "Record one more step of every row: where its time goes, by phase");
   step->add_option("--limit-gib", arguments.limit_gib, "Memory that a rank may use; 0: all that is there")
       ->type_name("GIB");
   step->add_flag("--deterministic", arguments.deterministic, "As train.deterministic");

@@ -29,6 +29,7 @@ struct BenchArguments {
   std::vector<std::string> recompute = {"attention"};
   int steps = 3;
   int warmup = 2;
+  bool phases = false;
   double limit_gib = 0.0;
   int64_t query_heads = 32;
   int64_t key_heads = 8;

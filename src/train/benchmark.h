@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention/schedule.h"
+#include "backend/phase_table.h"
 #include "comm/mesh.h"
 #include "model/description.h"
 #include "model/model_options.h"
@@ -52,6 +53,7 @@ struct StepBenchmark {
   int warmup = 2;
   int steps = 3;
   int64_t memory_limit_bytes = 0;
+  bool phases = false;  // records one more step of every row
 };
 
 struct StepBenchmarkRow {
@@ -68,6 +70,7 @@ struct StepBenchmarkRow {
   int64_t bytes_sent = 0;             // by rank 0, per step
   double loss = 0.0;                  // of the last step
   MemoryUsage memory;                 // peak of the rank that uses most
+  PhaseTable phases;                  // of rank 0, with StepBenchmark::phases
 };
 
 struct StepBenchmarkResult {

@@ -13,6 +13,7 @@
 #include "train/benchmark.h"
 #include "train/initialize.h"
 #include "train/rank.h"
+#include "train/step_trace.h"
 
 namespace ithaca {
 
@@ -132,6 +133,7 @@ class StepMeasurement {
     options.layout = choice.layout;
     options.memory_limit_bytes = benchmark_.memory_limit_bytes;
     options.model.recompute = rows_[begin].row.recompute;
+    options.traced = benchmark_.phases;
     TrainingRank rank(thread, benchmark_.model, options);
     const bool speaks = thread.rank() == 0;
     if (speaks && result_.gemm_peak == 0.0) result_.gemm_peak = measure_gemm_peak(rank.backend());
@@ -162,14 +164,23 @@ class StepMeasurement {
       result = rank.step().run(batch, 1e-5);
       seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
+    const double exposed = rank.backend().exposed_wait_seconds() - wait_before;
+    const int64_t sent = rank.mesh().total_bytes_sent() - sent_before;
     const MemoryUsage memory = largest_peak(rank);
+    if (benchmark_.phases) {
+      StepTrace trace(rank.backend());
+      trace.begin();
+      static_cast<void>(rank.step().run(batch, 1e-5));
+      trace.end();
+      if (speaks) row.phases = trace.table();
+    }
     if (!speaks) return;
     row.step_seconds = seconds;
     row.seconds = median(seconds);
     row.loss = result.loss;
     row.memory = memory;
-    row.exposed_wait_seconds = (rank.backend().exposed_wait_seconds() - wait_before) / benchmark_.steps;
-    row.bytes_sent = (rank.mesh().total_bytes_sent() - sent_before) / benchmark_.steps;
+    row.exposed_wait_seconds = exposed / benchmark_.steps;
+    row.bytes_sent = sent / benchmark_.steps;
     row.flops = model_step_flops(benchmark_.model, benchmark_documents(row.tokens, benchmark_.mean_document));
     row.flops_per_second_per_device = row.flops / row.seconds / result_.devices;
     row.peak_share = result_.gemm_peak > 0.0 ? row.flops_per_second_per_device / result_.gemm_peak : 0.0;
