@@ -9,7 +9,7 @@ set -euo pipefail
 build_packages=(g++ cmake ninja-build ccache libopenblas-pthread-dev libhwy-dev nlohmann-json3-dev libyaml-cpp-dev
                 libcli11-dev libfmt-dev libspdlog-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev
                 libsentencepiece-dev pkg-config)
-test_packages=(libgtest-dev libgmock-dev protobuf-compiler python3-jinja2)
+test_packages=(libgtest-dev libgmock-dev protobuf-compiler python3-jinja2 zsh fish mandoc)
 bench_packages=(libbenchmark-dev)
 checks_packages=(clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14 chromium doxygen)
 

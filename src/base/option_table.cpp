@@ -359,7 +359,8 @@ OptionValue OptionCatalog::parse_scalar(const Option& option, const std::string&
 void OptionCatalog::check_value(const Option& option, const OptionValue& value, const std::string& where) const {
   const std::string name = option.full_name();
   const auto missing = [&] {
-    throw ConfigurationError(fmt::format("{}: {} is missing. {}{}", where, name, option.text.help,
+    const std::string help = option.text.help.substr(0, option.text.help.find(". ") + 1);
+    throw ConfigurationError(fmt::format("{}: {} is missing. {}{}", where, name, help.empty() ? option.text.help : help,
                                          option.text.example.empty()
                                              ? std::string()
                                              : fmt::format(" For example: \"{}:\", then \"  {}: {}\"", option.section,

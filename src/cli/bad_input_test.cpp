@@ -426,9 +426,11 @@ TEST_F(BadInputTest, ARunThatWasKilledBeforeItsFirstStepGivesTheEarlierOneBack) 
 // A file that may not grow is what a full disk is to a program.
 TEST_F(BadInputTest, ADiskThatIsFull) {
   const auto limited = [&](int blocks, const std::vector<std::string>& more) {
+    // What it says goes through a pipe, which has no limit.
     std::string command =
-        "ulimit -f " + std::to_string(blocks) + "; exec '" ITHACA_PROGRAM "' train '" + folder_.path("run.yaml") + "'";
+        "(ulimit -f " + std::to_string(blocks) + "; exec '" ITHACA_PROGRAM "' train '" + folder_.path("run.yaml") + "'";
     for (const std::string& word : more) command += " " + word;
+    command += " 2>&1 >/dev/null) | cat >&2; exit ${PIPESTATUS[0]}";
     return StartedProgram({"bash", "-c", command}).finish();
   };
   const ProgramOutcome nothing = limited(0, {});

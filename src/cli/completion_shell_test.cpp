@@ -148,7 +148,7 @@ TEST_F(CompletionShellTest, Bash) {
 TEST_F(CompletionShellTest, Zsh) {
   if (!is_installed("zsh")) GTEST_SKIP() << "zsh is not installed";
   ShellSession shell({"zsh", "-f", "-i"}, folder_.path());
-  shell.send("bindkey -e; unsetopt PROMPT_SP PROMPT_CR; PS1='$ '; unset zle_bracketed_paste\n");
+  shell.send("bindkey -e; unsetopt PROMPT_SP PROMPT_CR AUTO_REMOVE_SLASH; PS1='$ '; unset zle_bracketed_paste\n");
   shell.send("autoload -Uz compinit; compinit -u -D; source <(ithaca completion zsh); echo rea''dy\n");
   ASSERT_TRUE(shell.wait_for("\nready")) << shell.output();
   expect_completions(shell);

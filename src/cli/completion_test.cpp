@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <optional>
 #include <sstream>
 
@@ -109,8 +110,9 @@ TEST_F(CompletionTest, TheLinesThatScriptsRead) {
   std::ostringstream out;
   const std::vector<std::string> words = {"train", "run.yaml", "--set", "parallel.schedule=ri"};
   EXPECT_EQ(complete_command(app_, words, out), 0);
-  EXPECT_EQ(out.str().substr(0, out.str().find('\t')), "parallel.schedule=ring");
-  EXPECT_EQ(std::count(out.str().begin(), out.str().end(), '\n'), 1);
+  const std::string lines = out.str();
+  EXPECT_EQ(lines.substr(0, lines.find('\t')), "parallel.schedule=ring");
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1);
   std::ostringstream paths;
   const std::vector<std::string> set = {"train", "run.yaml", "--set", "data.eval="};
   complete_command(app_, set, paths);

@@ -63,6 +63,10 @@ std::string memory_text(const std::array<int64_t, kMemoryClasses>& bytes) {
 
 }  // namespace
 
+std::string after_steps(int64_t steps) {
+  return steps == 0 ? "at first" : "after " + plural(steps, "step");
+}
+
 std::string tokenize_line(const TokenizeProgress& progress, size_t width) {
   const double speed = static_cast<double>(progress.tokens) / std::max(progress.seconds, 1e-9);
   const std::string counts = fmt::format("{}, {}, {} tokens/s", plural(progress.samples, "sample"),
@@ -136,7 +140,7 @@ std::vector<std::string> plan_lines(const Recipe& recipe, const RunPlan& plan) {
   for (const std::string& line : data_lines(plan.train_data)) lines.push_back(titled("", line));
   if (plan.stages.size() > 1) {
     for (const DatasetStage& stage : plan.stages) {
-      lines.push_back(titled("", fmt::format("from step {} on: {} of up to {}", format_count(stage.first_step),
+      lines.push_back(titled("", fmt::format("{}: {} of up to {}", after_steps(stage.first_step),
                                              plural(stage.size(), "sequence"), plural(stage.max_length, "token"))));
     }
   }
@@ -145,9 +149,11 @@ std::vector<std::string> plan_lines(const Recipe& recipe, const RunPlan& plan) {
   if (plan.mesh.cp() > 1) {
     attention = fmt::format("{} over {}, {} layout", schedule_name(plan.schedule), plural(plan.mesh.cp(), "rank"),
                             layout_name(plan.layout));
-    if (!plan.schedule_reason.empty()) attention += fmt::format(" ({})", plan.schedule_reason);
   }
   lines.push_back(titled("attention", attention));
+  if (plan.mesh.cp() > 1 && !plan.schedule_reason.empty()) {
+    lines.push_back(titled("", "auto chose " + plan.schedule_reason));
+  }
   if (plan.mesh.cp() > 1) {
     lines.push_back(
         titled("shards", fmt::format("{} of every sequence, of up to {} each", plan.mesh.cp(),

@@ -21,7 +21,7 @@ RunPlan example_plan() {
   plan.mesh.dp_replicate = 2;
   plan.schedule = ScheduleKind::ring;
   plan.layout = Layout::zigzag;
-  plan.schedule_reason = "2 key heads are fewer than 4 ranks";
+  plan.schedule_reason = "ring over 4 ranks: 2 key heads are fewer than 4 ranks";
   plan.train_sequences = 10;
   plan.train_tokens = 81920;
   plan.longest_sequence = 8192;
@@ -30,6 +30,7 @@ RunPlan example_plan() {
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::weights)] = 1 << 20;
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)] = 2 << 20;
   plan.output_dir = "runs/x";
+  plan.tokens_are_bytes = true;
   plan.notes = {"something unusual"};
   return plan;
 }
@@ -92,7 +93,8 @@ TEST_F(ProgressTest, ThePlanSaysWhatWillHappen) {
       testing::ElementsAre("model      qwen3, 2 layers, hidden 64, 1,234,567 parameters, random weights (seed 42): m",
                            "data       10 sequences of up to 8,192 tokens, 81,920 tokens in all",
                            "ranks      8 ranks (dp_replicate 2 x ring 4), CPU, float32",
-                           "attention  ring over 4 ranks, zigzag layout (2 key heads are fewer than 4 ranks)",
+                           "attention  ring over 4 ranks, zigzag layout",
+                           "           auto chose ring over 4 ranks: 2 key heads are fewer than 4 ranks",
                            "shards     4 of every sequence, of up to 2,048 tokens each",
                            "steps      5 steps, 2 sequences of up to 8,192 tokens each",
                            "memory     3.00 MiB (weights 1.00 MiB, optimizer 2.00 MiB) per rank before the first step; "
