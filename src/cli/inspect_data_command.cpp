@@ -40,7 +40,7 @@ void write_totals(const Recipe& recipe, const PackedDataset& data, std::ostream&
                                          format_count(of_stage.longest_sequence), format_count(of_stage.tokens));
     row(out, stage == 0 ? "sequences" : "",
         stages.size() == 1 ? text
-                           : fmt::format("from step {} on (max_length {}): {}", format_count(stages[stage].first_step),
+                           : fmt::format("{}, max_length {}: {}", after_steps(stages[stage].first_step),
                                          format_count(stages[stage].max_length), text));
   }
   bool is_first = true;
@@ -53,11 +53,12 @@ void write_totals(const Recipe& recipe, const PackedDataset& data, std::ostream&
       fmt::format("{} ({} samples)", data.cache().folder(), format_count(data.cache().summary().samples)));
 }
 
-void write_histograms(const PackedDataset& data, std::ostream& out) {
+// Sequences of one stage: that of the step that is shown.
+void write_histograms(const PackedDataset& data, const DatasetStage& stage, std::ostream& out) {
   std::vector<int64_t> documents(64, 0);
   std::vector<int64_t> sequences(64, 0);
   for (int64_t i = 0; i < data.cache().summary().documents; ++i) ++documents[length_power(data.cache().length(i))];
-  for (int64_t i = 0; i < data.size(); ++i) {
+  for (int64_t i = stage.begin; i < stage.end; ++i) {
     int64_t tokens = 0;
     for (const Piece& piece : data.pieces(i)) tokens += piece.length();
     ++sequences[length_power(tokens)];
@@ -153,12 +154,20 @@ int inspect_data_command(const InspectDataArguments& arguments, const TerminalSt
     };
     watch.on_note = [&](const std::string& text) { terminal.error_line("ithaca: " + text); };
     watch.stop = &stop_requested();
-    data = open_data(options, watch);
+    try {
+      data = open_data(options, watch);
+    } catch (const StoppedError& stopped) {
+      terminal.error_line(fmt::format("ithaca: {}", stopped.what()));
+      return kExitStoppedEarly;
+    }
   }
   const RunDecisions decisions = decide_run(recipe, model, *data);
   const StepLoader loader(*data, decisions.loader);
+  if (arguments.step > decisions.steps) {
+    throw ConfigurationError(fmt::format("--step {}: the run has {} steps", arguments.step, decisions.steps));
+  }
   write_totals(recipe, *data, out);
-  write_histograms(*data, out);
+  write_histograms(*data, data->stages()[static_cast<size_t>(loader.position(arguments.step - 1).stage)], out);
   row(out, "steps",
       fmt::format("{} of {} sequences", format_count(decisions.steps), format_count(loader.sequences_per_step())));
   write_balance(loader, decisions, out);
@@ -172,9 +181,6 @@ int inspect_data_command(const InspectDataArguments& arguments, const TerminalSt
   view.layout = decisions.rank.layout;
   view.ring_size = decisions.rank.mesh.ring;
   view.ulysses_size = decisions.rank.mesh.ulysses;
-  if (arguments.step > decisions.steps) {
-    throw ConfigurationError(fmt::format("--step {}: the run has {} steps", arguments.step, decisions.steps));
-  }
   write_samples(arguments, *data, loader, tokenizer.get(), view, out);
   return kExitDone;
 }

@@ -57,6 +57,8 @@ class RunProgress : public RunObserver {
   std::vector<std::string> warned_;  // said once each
 };
 
+// "at first", "after 1,000 steps": where a stage of a schedule begins.
+std::string after_steps(int64_t steps);
 // How far tokenizing is, as one line of at most `width` columns where that is possible.
 std::string tokenize_line(const TokenizeProgress& progress, size_t width);
 // What became of the documents of a dataset: totals, and what was cut, dropped or skipped.

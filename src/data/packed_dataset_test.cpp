@@ -145,6 +145,54 @@ TEST_F(PackedDatasetTest, WhatIsKnownIsWhatIsRead) {
   }
 }
 
+// A rank reads its own tokens once, and no others: not for the denominator, the counts, the hash or the dealing.
+TEST_F(PackedDatasetTest, ARankReadsItsOwnShardOnly) {
+  class Watched : public Dataset {
+   public:
+    explicit Watched(const Dataset& inner) : inner_(inner) {}
+    int64_t size() const override { return inner_.size(); }
+    Sequence sequence(int64_t index) const override {
+      ADD_FAILURE() << "a whole sequence was read";
+      return inner_.sequence(index);
+    }
+    const DatasetSummary& summary() const override { return inner_.summary(); }
+    uint64_t stage_hash(int64_t stage) const override { return inner_.stage_hash(stage); }
+    SequenceTotals totals(int64_t index) const override { return inner_.totals(index); }
+    SequenceShape shape(int64_t index) const override { return inner_.shape(index); }
+    uint64_t content_hash(int64_t index) const override { return inner_.content_hash(index); }
+    double cost(int64_t index) const override { return inner_.cost(index); }
+    void read(int64_t index, const Segment& tokens, bool with_weights, TokenSlice& out) const override {
+      tokens_read += tokens.count;
+      inner_.read(index, tokens, with_weights, out);
+    }
+    mutable int64_t tokens_read = 0;
+
+   private:
+    const Dataset& inner_;
+  };
+  std::vector<std::string> lines;
+  for (int i = 0; i < 30; ++i) lines.push_back(std::string(static_cast<size_t>(5 + 3 * i), 'x'));
+  const auto dataset = open(lines, PackingKind::best_fit, 100);
+  const Watched watched(*dataset);
+  StepLoaderOptions options;
+  options.micro_batch_size = 3;
+  options.accumulation = 2;
+  options.dp_size = 2;
+  const StepLoader loader(watched, options);
+  for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped}) {
+    int64_t all = 0;
+    for (int rank = 0; rank < 8; ++rank) {
+      watched.tokens_read = 0;
+      const StepBatch batch = loader.load(0, {rank / 4, rank / 2 % 2, 2, rank % 2, 2, layout});
+      int64_t own = 0;
+      for (const MicroBatch& each : batch.micro_batches) own += each.shard.size();
+      EXPECT_EQ(watched.tokens_read, own);
+      all += own;
+      EXPECT_EQ(rank == 7 ? all : batch.tokens, batch.tokens);
+    }
+  }
+}
+
 TEST_F(PackedDatasetTest, HashesTellSequencesApart) {
   const auto dataset = open({"abcdefgh", "abcdefgx", "mask 3", "mask 4", "abcdefgh"}, PackingKind::none, 100);
   EXPECT_EQ(dataset->content_hash(0), dataset->content_hash(4));

@@ -173,7 +173,7 @@ TEST_F(CurriculumRun, LengthsAndRopeSwitchAtTheirSteps) {
   }
   ASSERT_EQ(recorder.plan.stages.size(), 3u);
   EXPECT_EQ(recorder.plan.stages[1].first_step, 2);
-  EXPECT_THAT(recorder.plan.notes, testing::Contains(HasSubstr("RoPE from step 4 on: theta 500000, yarn by 4")));
+  EXPECT_THAT(recorder.plan.notes, testing::Contains(HasSubstr("RoPE after 4 steps: theta 500000, yarn by 4")));
   const ModelDescription exported = ModelDirectory(result.export_directory).description();
   EXPECT_EQ(exported.rope.kind, RopeKind::yarn);
   EXPECT_EQ(exported.rope.theta, 5e5);
@@ -185,6 +185,7 @@ TEST_F(CurriculumRun, IsTheSameOnEveryMesh) {
   VerifyOptions options;
   options.meshes = parse_verify_meshes("1,ring:3:zigzag,ulysses:2,ring:2:striped");
   options.steps = 6;
+  options.bound = kVerifyBound;
   for (const VerifyRow& row : verify_recipe(
            recipe(), options, [](const VerifyRow&) {}, stop_)) {
     EXPECT_EQ(row.losses.size(), 6u);

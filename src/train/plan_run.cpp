@@ -177,8 +177,10 @@ namespace {
 void add_rope_notes(const RunDecisions& decisions, const Dataset& train, const ModelDescription& model, RunPlan& plan) {
   for (const RopeStage& stage : decisions.loader.rope) {
     const RopeDescription rope = stage.rope.value_or(model.rope);
+    const std::string when =
+        stage.first_step == 0 ? "" : fmt::format(" after {} steps", format_count(stage.first_step));
     std::string text =
-        fmt::format("RoPE from step {} on: theta {:g}, {}", stage.first_step, rope.theta,
+        fmt::format("RoPE{}: theta {:g}, {}", when, rope.theta,
                     rope.kind == RopeKind::standard ? std::string("not scaled")
                                                     : fmt::format("{} by {:g}", rope_name(rope.kind), rope.factor));
     if (rope.original_max_positions > 0) text += fmt::format(" from {}", format_count(rope.original_max_positions));

@@ -89,7 +89,7 @@ void add_data(OptionTable<Recipe>& table) {
       .option(
           "max_length", &DataSection::max_length,
           {.help = "Longest sequence. Or, by steps, a list: [4K@0, 32K@1000, 1M@2000] has sequences of up to 4096 "
-                   "tokens, from step 1000 on of up to 32768, and so on; each stage begins with an epoch of its own. "
+                   "tokens, after 1000 steps of up to 32768, and so on; each stage begins with an epoch of its own. "
                    "K is 1024, M is 1024 x 1024.",
            .unit = "tokens",
            .example = "131072"})
