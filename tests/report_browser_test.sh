@@ -61,6 +61,46 @@ grep -q 'Loss over tokens' "$work/dom" || fail "the axis that the address asks f
 ! grep -q '<title>owned' "$work/dom" || fail "a run's name was executed"
 grep -q 'train.seed' "$work/dom" || fail "the differing option is not named"
 
+# What people do: hover, walk with the keyboard, ask for a logarithmic scale, zoom in, look at the values, hide a run.
+cat "$work/page.html" - >"$work/used.html" <<'PAGE'
+<script>
+  const notes = document.body.dataset;
+  const chart = document.getElementById("chart-loss");
+  const svg = chart.querySelector("svg");
+  const box = svg.getBoundingClientRect();
+  const pointer = (type, part) => svg.dispatchEvent(new PointerEvent(type, { bubbles: true, pointerType: "mouse", button: 0,
+    clientX: box.left + part * box.width, clientY: box.top + 40 }));
+  const ticks = () => [...svg.querySelectorAll("text")].map((text) => text.textContent).join(" ");
+  pointer("pointermove", 0.5);
+  notes.tooltip = chart.querySelector(".tooltip").hidden ? "hidden" : chart.querySelector(".tooltip").textContent;
+  notes.cursors = document.querySelectorAll("svg .cursor").length;
+  svg.dispatchEvent(new KeyboardEvent("keydown", { key: "End" }));
+  notes.announced = document.getElementById("announce").textContent;
+  chart.querySelector("input[type=checkbox]").click();
+  notes.logarithmic = location.hash;
+  notes.before = ticks();
+  pointer("pointerdown", 0.3);
+  pointer("pointerup", 0.5);
+  notes.zoomed = ticks();
+  document.getElementById("whole").click();
+  notes.after = ticks();
+  chart.querySelector("button").click();
+  notes.rows = chart.querySelectorAll(".values tbody tr").length;
+  document.querySelectorAll(".runs input")[1].click();
+  notes.lines = svg.querySelectorAll("path.line").length;
+</script>
+PAGE
+open_page "$work/used.html" ''
+note() { sed -nE "s/.*<body[^>]* data-$1=\"([^\"]*)\".*/\1/p" "$work/dom"; }
+[[ $(note tooltip) == *"step 29"*plain*2.13793* ]] || fail "hovering shows: $(note tooltip)"
+[ "$(note cursors)" -eq 6 ] || fail "the cursor is in $(note cursors) charts"
+[[ $(note announced) == "Loss, step 60: plain 2.06667"* ]] || fail "the keyboard announces: $(note announced)"
+[ "$(note logarithmic)" = "#log=loss" ] || fail "the address does not keep the scale: $(note logarithmic)"
+[ "$(note zoomed)" != "$(note before)" ] || fail "dragging does not zoom"
+[ "$(note after)" = "$(note before)" ] || fail "zooming out does not show everything again"
+[ "$(note rows)" -eq 20 ] || fail "the table of values has $(note rows) rows"
+[ "$(note lines)" -eq 1 ] || fail "hiding one of two runs leaves $(note lines) lines"
+
 for run in single long empty; do
   "$program" report "$work/$run" >/dev/null
   open_page "$work/$run/report.html" ''

@@ -10,6 +10,9 @@
 #include <thread>
 
 #include "checkpoint/hugging_face.h"
+#include "train/plan_file.h"
+#include "train/run_history.h"
+#include "train/tensorboard.h"
 
 namespace ithaca {
 namespace {
@@ -117,6 +120,39 @@ TEST_F(Run, TrainsEvaluatesExportsAndCanGoOnFromTheExport) {
   Recorder second;
   const RunResult continued = run_training(next, second, stop_);
   EXPECT_NEAR(continued.evaluation_loss.value() / result.evaluation_loss.value(), 1.0, 5e-6);
+}
+
+TEST_F(Run, LeavesWhatInspectAndReportsRead) {
+  Recipe recipe = random_recipe();
+  recipe.train.max_steps = 3;
+  Recorder recorder;
+  const RunResult result = run_training(recipe, recorder, stop_);
+  const fs::path run = folder_ / "run";
+  // The same throughput to the last bit as the run itself says.
+  const RunHistory history = read_run_history((run / "metrics.jsonl").string());
+  EXPECT_EQ(history.steps.size(), 3u);
+  EXPECT_EQ(history.tokens(), result.tokens);
+  EXPECT_EQ(history.seconds(), result.training_seconds);
+  EXPECT_EQ(history.last_loss(), result.last_loss);
+  // What auto chose.
+  EXPECT_EQ(recipe.parallel.schedule, "auto");
+  const SavedPlan plan = read_plan_file((run / kPlanFile).string()).value();
+  EXPECT_EQ(plan.schedule, schedule_name(recorder.plan.schedule));
+  EXPECT_EQ(plan.layout, layout_name(recorder.plan.layout));
+  EXPECT_EQ(plan.reason, recorder.plan.schedule_reason);
+  EXPECT_NE(plan.reason, "");
+  EXPECT_EQ(plan.ranks, 2);
+  EXPECT_EQ(plan.parameters, recorder.plan.parameters);
+  EXPECT_EQ(plan.steps, 3);
+  const auto event_files = [&] {
+    return std::distance(fs::directory_iterator(run / kTensorboardFolder), fs::directory_iterator());
+  };
+  EXPECT_EQ(event_files(), 1);
+  run_training(recipe, recorder, stop_);
+  EXPECT_EQ(event_files(), 1);  // the other run's is gone
+  recipe.train.tensorboard = false;
+  run_training(recipe, recorder, stop_);
+  EXPECT_FALSE(fs::exists(run / kTensorboardFolder));
 }
 
 TEST_F(Run, EveryMeshGivesTheSameCurve) {

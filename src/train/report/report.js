@@ -469,7 +469,7 @@
       this.svg.addEventListener("pointerdown", (event) => {
         if (!this.place || event.button !== 0 || event.pointerType !== "mouse") return;
         this.dragFrom = this.pointerX(event);
-        this.svg.setPointerCapture(event.pointerId);
+        try { this.svg.setPointerCapture(event.pointerId); } catch (error) { /* the pointer has gone already */ }
       });
       this.svg.addEventListener("pointerup", (event) => {
         if (this.dragFrom === undefined) return;
