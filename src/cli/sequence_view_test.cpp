@@ -72,8 +72,8 @@ TEST(SequenceView, LongSequencesShowTheirEnds) {
 }
 
 TEST(SequenceView, NothingOfATextReachesTheTerminalAsACommand) {
-  const auto lines = sequence_lines(sequence_of({"a\x1b[2J\tb\r\n\x7f"}), byte_tokenizer().get(), {});
-  EXPECT_EQ(lines.back(), "a\\x1b[2J→\tb\\x0d⏎\n\\x7f");
+  const auto lines = sequence_lines(sequence_of({"a\x1b[2j\tb\r\n\x7f"}), byte_tokenizer().get(), {});
+  EXPECT_EQ(lines.back(), "a\\x1b[2j→\tb\\x0d⏎\n\\x7f");
 }
 
 TEST(SequenceView, NumbersWithoutATokenizer) {
