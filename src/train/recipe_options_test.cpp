@@ -249,6 +249,47 @@ TEST(RecipeOptions, NumbersOutsideOfTheirRange) {
   }
 }
 
+TEST(RecipeOptions, LengthsByStep) {
+  EXPECT_THAT(parse("").data.max_length, testing::ElementsAre("8192"));
+  const RecipeOverrides schedule = {{"data.max_length=[4K@0, 32K@1000]", "train.max_steps=1500"}, {}, {}};
+  const Recipe recipe = parse("", schedule);
+  EXPECT_THAT(recipe.data.max_length, testing::ElementsAre("4K@0", "32K@1000"));
+  EXPECT_THAT(parse("", {{"data.max_length=4K@0, 32K@10", "train.max_steps=11"}, {}, {}}).data.max_length,
+              testing::ElementsAre("4K@0, 32K@10"));
+  // How long the last stage is must be known.
+  EXPECT_THAT(set_error({"data.max_length=[4K@0, 32K@1000]"}),
+              testing::AllOf(testing::StartsWith("--set data.max_length="), testing::HasSubstr("train.max_steps")));
+  EXPECT_THAT(set_error({"data.max_length=[4K@0, 32K@1000]", "train.max_steps=1000"}),
+              testing::HasSubstr("it is 1000"));
+  EXPECT_THAT(set_error({"data.max_length=[4K@3]"}), testing::HasSubstr("first step"));
+  EXPECT_THAT(set_error({"data.max_length=[]"}), testing::HasSubstr("first step"));
+  // The resolved recipe says the same again.
+  const std::string resolved = resolved_recipe_text(recipe);
+  EXPECT_EQ(parse_recipe(resolved, "config.yaml", "").data.max_length, recipe.data.max_length);
+}
+
+TEST(RecipeOptions, WhatIsMadeOfTheData) {
+  const Recipe recipe =
+      parse("", {{"data.format=messages", "data.train_on=completion", "data.packing=best_fit", "data.overlong=truncate",
+                  "data.on_error=skip", "data.cache_dir=caches", "data.tokenizer=bytes", "data.append_eos=never",
+                  "model.rope_scaling=yarn:4", "model.rope_theta=[5e5@0, 1e6@100]"},
+                 {},
+                 {}});
+  EXPECT_EQ(recipe.data.format, "messages");
+  EXPECT_EQ(recipe.data.train_on, "completion");
+  EXPECT_EQ(recipe.data.cache_dir, "caches");
+  EXPECT_THAT(recipe.model.rope_theta, testing::ElementsAre("5e5@0", "1e6@100"));
+  for (const char* assignment : {"data.train_on=user", "data.packing=tight", "data.overlong=cut", "data.on_error=warn",
+                                 "data.append_eos=maybe", "data.format=parquet", "data.tokenizer=bpe"}) {
+    EXPECT_THAT(set_error({assignment}), testing::HasSubstr("it is one of")) << assignment;
+  }
+  EXPECT_THAT(set_error({"data.format=sharegpt"}), testing::HasSubstr("data.format: conversations"));
+  // Relative to the recipe, as other paths in it.
+  const Recipe written =
+      parse_recipe("model: {path: m}\ndata: {train: t, cache_dir: c}\ntrain: {output_dir: o}\n", "run.yaml", "recipes");
+  EXPECT_EQ(written.data.cache_dir, "recipes/c");
+}
+
 TEST(RecipeOptions, SizesOfTheSequenceGroup) {
   EXPECT_EQ(error_of("parallel:\n  sp_size: 4\n  ulysses_size: 2\n  ring_size: 3\n"),
             "run.yaml:6:17: parallel.ulysses_size 2 x ring_size 3 = 6 ranks, but sp_size is 4; sp_size 6 would fit, or "
