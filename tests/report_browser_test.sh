@@ -73,6 +73,8 @@ cat "$work/page.html" - >"$work/used.html" <<'PAGE'
   const ticks = () => [...svg.querySelectorAll("text")].map((text) => text.textContent).join(" ");
   pointer("pointermove", 0.5);
   notes.tooltip = chart.querySelector(".tooltip").hidden ? "hidden" : chart.querySelector(".tooltip").textContent;
+  const shown = chart.querySelector(".tooltip").getBoundingClientRect();
+  notes.inside = shown.top >= box.top && shown.bottom <= box.bottom && shown.left >= box.left && shown.right <= box.right;
   notes.cursors = document.querySelectorAll("svg .cursor").length;
   svg.dispatchEvent(new KeyboardEvent("keydown", { key: "End" }));
   notes.announced = document.getElementById("announce").textContent;
@@ -93,6 +95,7 @@ PAGE
 open_page "$work/used.html" ''
 note() { sed -nE "s/.*<body[^>]* data-$1=\"([^\"]*)\".*/\1/p" "$work/dom"; }
 [[ $(note tooltip) == *"step 29"*plain*2.13793* ]] || fail "hovering shows: $(note tooltip)"
+[ "$(note inside)" = true ] || fail "the values hovered over are shown outside of their chart"
 [ "$(note cursors)" -eq 6 ] || fail "the cursor is in $(note cursors) charts"
 [[ $(note announced) == "Loss, step 60: plain 2.06667"* ]] || fail "the keyboard announces: $(note announced)"
 [ "$(note logarithmic)" = "#log=loss" ] || fail "the address does not keep the scale: $(note logarithmic)"

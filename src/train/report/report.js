@@ -26,9 +26,10 @@
   };
   const duration = (value) => {
     if (value < 60) return trim(value.toPrecision(3)) + " s";
-    const minutes = Math.floor(value / 60);
-    if (minutes < 60) return minutes + " min " + Math.round(value % 60) + " s";
-    return Math.floor(minutes / 60) + " h " + (minutes % 60) + " min";
+    const total = Math.round(value);
+    const parts = [[Math.floor(total / 3600), "h"], [Math.floor(total / 60) % 60, "min"], [total % 60, "s"]];
+    const first = parts.findIndex(([count]) => count > 0);
+    return parts.slice(first, first + 2).filter(([count]) => count > 0).map(([count, unit]) => count + " " + unit).join(" ");
   };
   const axisFormat = { step: wholeNumber, tokens: shortNumber, seconds: duration };
   const precise = (value) => (Math.abs(value) >= 1e5 ? wholeNumber(value) : trim(value.toPrecision(6)));
@@ -425,12 +426,14 @@
           element("td", {}, element("i", { class: "swatch", style: "background:" + row.color }), row.label),
           element("td", {}, row.text))))));
       this.tooltip.hidden = false;
-      const scale = this.svg.getBoundingClientRect().width / this.place.box.width;
-      const left = this.svg.offsetLeft + at * scale;
+      // offsetLeft and offsetTop are for HTML elements only.
+      const svg = this.svg.getBoundingClientRect();
+      const figure = this.figure.getBoundingClientRect();
+      const left = svg.left - figure.left + at * svg.width / this.place.box.width;
       const width = this.tooltip.offsetWidth;
       const roomRight = this.figure.clientWidth - left - 14;
       this.tooltip.style.left = (roomRight >= width ? left + 12 : Math.max(4, left - width - 12)) + "px";
-      this.tooltip.style.top = this.svg.offsetTop + 8 + "px";
+      this.tooltip.style.top = svg.top - figure.top + 8 + "px";
     }
 
     // About twenty values, for those who cannot see the curve.
