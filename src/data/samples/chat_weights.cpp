@@ -137,14 +137,19 @@ class Weigher {
       add_marked(marked, weights_[index]);
       return;
     }
-    // Which marks are whose: each beginning of the conversation has those of its messages.
+    // Which marks are whose: each beginning of the conversation has those of its messages. Only beginnings that end
+    // with the assistant, or right before it, are rendered: there are templates that refuse others.
     Json beginning = start_beginning();
     size_t before = 0;
     for (size_t i = 0; i < turns(); ++i) {
+      const bool is_assistant = conversation_.turns[i].is_assistant;
+      if (is_assistant && i > 0 && !conversation_.turns[i - 1].is_assistant) {
+        const size_t others = render(beginning, false, beginning_text(i)).generated.size();
+        if (others != before) marks_of_others(i);
+      }
       beginning["messages"].push_back(conversation_.messages[i]);
+      if (!is_assistant) continue;
       const bool is_last = i + 1 == turns();
-      // A beginning without the assistant has none, and there are templates that refuse to render it.
-      if (!conversation_.turns[i].is_assistant) continue;
       const size_t after = is_last ? marked.size() : render(beginning, false, beginning_text(i + 1)).generated.size();
       if (after < before || after > marked.size()) {
         complain(
@@ -164,6 +169,14 @@ class Weigher {
                            marked.size(), before),
                kPiecesReason);
     }
+  }
+
+  [[noreturn]] void marks_of_others(size_t i) const {
+    complain(
+        fmt::format("the chat template marks text of messages before message {} that are not the assistant's, so it "
+                    "cannot be told how much that counts; give all messages the same weight",
+                    i),
+        kPiecesReason);
   }
 
   // Blocks come in the order in which they ended, an inner one before the one around it.

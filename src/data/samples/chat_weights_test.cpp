@@ -110,6 +110,33 @@ TEST_F(ChatWeights, WeightsOfMessages) {
             "{<user>*0.25}{\n*0.25}{A*0.25}{<end>*0.25}{\n*0.25}");
 }
 
+// Whose a mark is must be known where weights differ.
+TEST_F(ChatWeights, MarksOfOthers) {
+  const char* source =
+      "{% for m in messages %}<{{ m.role }}>{% generation %}{{ m.content }}{% endgeneration %}<end>{% endfor %}";
+  EXPECT_EQ(made(source, dialogue()),
+            "<system>{S}<end><user>{A}<end><assistant>{B}<end><user>{C}<end><assistant>{D}<end>");
+  EXPECT_THAT(refusal(source, dialogue(R"(, "weight": 2)")), HasSubstr("messages before message 2 that are not"));
+  const char* of_tools =
+      "{% for m in messages %}<{{ m.role }}>{% if m.role in ['assistant', 'tool'] %}{% generation %}{{ m.content }}"
+      "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+  const std::string with_tool =
+      R"({"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"},
+          {"role": "tool", "content": "C"}, {"role": "assistant", "content": "D", "weight": 2}]})";
+  EXPECT_THAT(refusal(of_tools, with_tool), HasSubstr("messages before message 3 that are not"));
+  EXPECT_THAT(refusal(of_tools, dialogue(R"(, "weight": 2}, {"role": "tool", "content": "E")")),
+              HasSubstr("messages before message 5 that are not"));
+}
+
+TEST_F(ChatWeights, NestedMarks) {
+  const char* source =
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}({% generation %}{{ "
+      "m.content }}"
+      "{% endgeneration %}){% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+  EXPECT_EQ(made(source, dialogue()), "<system>S<user>A<assistant>{(}{B}{)}<user>C<assistant>{(}{D}{)}");
+  EXPECT_EQ(made(source, dialogue(R"(, "weight": 0)")), "<system>S<user>A<assistant>(B)<user>C<assistant>{(}{D}{)}");
+}
+
 TEST_F(ChatWeights, WeightsThatCannotBeHonoured) {
   const std::string of_user = R"({"messages": [{"role": "user", "content": "A", "weight": 1},
                                                {"role": "assistant", "content": "B"}]})";

@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "data/byte_reader.h"
 #include "data/samples/record_json.h"
 #include "data/samples/record_object.h"
+#include "data/samples/record_splitter.h"
 #include "data/samples/records.h"
 #include "data/samples/sample_maker.h"
 
@@ -41,7 +44,6 @@ struct Finding {
 }
 
 Finding finding_of(const Record& record) {
-  if (record.is_plain_text) return {"text", record.place, "is a text file"};
   const Json value = parse_record(record);
   const std::vector<std::string> formats = value.is_object() ? formats_of(value) : std::vector<std::string>();
   if (formats.empty()) complain_of_no_format(record, value);
@@ -59,37 +61,46 @@ DetectedFormat detect_format(const std::vector<std::string>& paths) {
   std::optional<Finding> first;
   std::optional<RecordError> first_error;
   int64_t looked_at = 0;
+  const auto compare = [&](Finding finding) {
+    ++looked_at;
+    if (!first) {
+      first = std::move(finding);
+    } else if (finding.format != first->format) {
+      throw InputError(
+          fmt::format("data.format: auto finds different formats: {} {} ({}), {} {} ({}); set data.format, and train "
+                      "on one kind of "
+                      "record at a time",
+                      first->place, first->evidence, first->format, finding.place, finding.evidence, finding.format));
+    }
+  };
   const size_t file_count = std::min(files.files.size(), kFiles);
   for (size_t i = 0; i < file_count; ++i) {
-    RecordOptions options;
-    options.paths = {files.files[i]};
-    const std::unique_ptr<RecordSource> source = open_records(options);
+    const std::string& file = files.files[i];
+    ByteReader reader(file);
+    RecordSplitter splitter([&reader] { return reader.next(); }, file, record_kind_of(file),
+                            RecordOptions().largest_record_bytes);
+    if (splitter.kind() == RecordKind::kText) {
+      compare({"text", file, "is a text file"});
+      continue;
+    }
     int64_t bytes = 0;
     for (int count = 0; count < kRecordsOfFile && bytes < kBytesOfFile; ++count) {
+      const std::optional<Record> record = splitter.next();
+      if (!record) break;
+      bytes += static_cast<int64_t>(record->bytes.size());
+      std::optional<Finding> finding;
       try {
-        const std::optional<Record> record = source->next();
-        if (!record) break;
-        bytes += static_cast<int64_t>(record->bytes.size());
-        Finding finding = finding_of(*record);
-        ++looked_at;
-        if (!first) {
-          first = std::move(finding);
-        } else if (finding.format != first->format) {
-          throw InputError(fmt::format(
-              "data.format: auto finds different formats: {} {} ({}), {} {} ({}); set data.format, and train on one "
-              "kind "
-              "of record at a time",
-              first->place, first->evidence, first->format, finding.place, finding.evidence, finding.format));
-        }
+        finding = finding_of(*record);
       } catch (const RecordError& error) {
         // Whether a record that cannot be read is skipped is for data.on_error to say, later.
         if (!first_error) first_error = error;
       }
+      if (finding) compare(std::move(*finding));
     }
   }
   if (!first) {
     if (first_error) throw RecordError(*first_error);
-    throw InputError(files.files.front() + ": data.format: auto finds no record");
+    throw InputError(files.files.front() + ": data.format: auto finds no record; remove the file or fill it");
   }
   return {first->format,
           fmt::format("data.format: auto took {} because {} {}; looked at {} record{} of {} of {} file{}",

@@ -58,7 +58,7 @@ TEST_F(DetectFormat, NoFormat) {
   EXPECT_THAT(complaint(R"({"body": "a"})"), AllOf(HasSubstr("x.jsonl:1"), HasSubstr("has the keys \"body\"")));
   EXPECT_THAT(complaint("17"), HasSubstr("is not an object but number"));
   EXPECT_THAT(complaint("{]"), HasSubstr("x.jsonl:1:2: not valid JSON"));
-  EXPECT_THAT(complaint(""), HasSubstr("holds no record"));
+  EXPECT_THAT(complaint(""), HasSubstr("finds no record"));
 }
 
 // What cannot be read is left for data.on_error.

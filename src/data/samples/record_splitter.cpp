@@ -66,6 +66,24 @@ RecordSplitter::RecordSplitter(std::function<std::span<const char>()> next_piece
       kind_(kind),
       largest_record_bytes_(largest_record_bytes) {}
 
+RecordKind record_kind_of(std::string_view name) {
+  for (const std::string_view packed : {".gz", ".zst"}) {
+    if (name.ends_with(packed)) {
+      name.remove_suffix(packed.size());
+      break;
+    }
+  }
+  if (name.ends_with(".jsonl") || name.ends_with(".ndjson")) return RecordKind::kLines;
+  if (name.ends_with(".json")) return RecordKind::kJson;
+  if (name.ends_with(".txt") || name.ends_with(".md")) return RecordKind::kText;
+  return RecordKind::kUnknown;
+}
+
+RecordKind RecordSplitter::kind() {
+  if (!is_started_) start();
+  return kind_;
+}
+
 std::optional<Record> RecordSplitter::next() {
   if (!is_started_) start();
   switch (kind_) {

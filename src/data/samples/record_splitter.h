@@ -21,6 +21,9 @@ enum class RecordKind {
   kUnknown,  // kJson where the first characters are { and " or [ and {, kText otherwise
 };
 
+// By the ending of a file's name, before .gz or .zst.
+RecordKind record_kind_of(std::string_view name);
+
 class RecordSplitter {
  public:
   // `next_piece` gives the bytes of the file piece by piece, each valid until the next call, and an empty one at the
@@ -28,6 +31,8 @@ class RecordSplitter {
   RecordSplitter(std::function<std::span<const char>()> next_piece, std::string file, RecordKind kind,
                  int64_t largest_record_bytes);
 
+  // What the file is taken for: never kUnknown. Reads its first bytes.
+  RecordKind kind();
   // The next record; nothing at the end. Throws InputError with file:line:column where the file is not what it is taken
   // for and no record boundary can be told any more, and what next_piece() throws.
   std::optional<Record> next();

@@ -10,19 +10,6 @@ namespace ithaca {
 
 namespace {
 
-RecordKind kind_of(std::string_view name) {
-  for (const std::string_view packed : {".gz", ".zst"}) {
-    if (name.ends_with(packed)) {
-      name.remove_suffix(packed.size());
-      break;
-    }
-  }
-  if (name.ends_with(".jsonl") || name.ends_with(".ndjson")) return RecordKind::kLines;
-  if (name.ends_with(".json")) return RecordKind::kJson;
-  if (name.ends_with(".txt") || name.ends_with(".md")) return RecordKind::kText;
-  return RecordKind::kUnknown;
-}
-
 class FileRecordSource : public RecordSource {
  public:
   explicit FileRecordSource(const RecordOptions& options)
@@ -60,7 +47,7 @@ class FileRecordSource : public RecordSource {
   void open_file(const std::string& file) {
     reader_ = std::make_unique<ByteReader>(file);
     ByteReader* reader = reader_.get();
-    splitter_ = std::make_unique<RecordSplitter>([reader] { return reader->next(); }, file, kind_of(file),
+    splitter_ = std::make_unique<RecordSplitter>([reader] { return reader->next(); }, file, record_kind_of(file),
                                                  largest_record_bytes_);
     records_of_file_ = 0;
   }

@@ -281,8 +281,8 @@ std::unique_ptr<SampleMaker> make_sample_maker(const SampleOptions& options) {
 
 uint64_t chat_template_hash(const std::filesystem::path& model_directory) {
   uint64_t hash = 0;
-  for (const char* name : {"chat_template.jinja", "chat_template.json", "tokenizer_config.json",
-                           "special_tokens_map.json"}) {
+  for (const char* name :
+       {"chat_template.jinja", "chat_template.json", "tokenizer_config.json", "special_tokens_map.json"}) {
     const std::filesystem::path file = model_directory / name;
     std::error_code ignored;
     if (!std::filesystem::is_regular_file(file, ignored)) continue;
