@@ -8,6 +8,7 @@ Standard output: for each of them {"text": text, "spans": [[begin, end], ...]} (
 
 import contextlib
 import datetime
+import functools
 import json
 import sys
 
@@ -63,11 +64,17 @@ def environment(now=None):
     return result
 
 
-def render(template, variables, now=None):
+@functools.lru_cache
+def compiled(template, now):
     jinja = environment(now)
+    return jinja.from_string(template), jinja.generation
+
+
+def render(template, variables, now=None):
+    jinja_template, generation = compiled(template, now)
+    generation.blocks, generation.spans = [], []
     variables = {"tools": None, "documents": None, "add_generation_prompt": False, **variables}
-    generation = jinja.generation
-    for block in jinja.from_string(template).generate(**variables):
+    for block in jinja_template.generate(**variables):
         generation.blocks.append(block)
     text = "".join(generation.blocks)
     text.encode()

@@ -286,6 +286,11 @@ std::string format_percent(std::string_view pattern, const Value& arguments) {
       continue;
     }
     ++position;
+    if (position < pattern.size() && pattern[position] == '%') {
+      result += '%';
+      ++position;
+      continue;
+    }
     const auto at = [&] { return position < pattern.size() ? pattern[position] : '\0'; };
     std::optional<Value> named;
     if (at() == '(') {
@@ -353,9 +358,6 @@ std::string format_percent(std::string_view pattern, const Value& arguments) {
     std::string prefix;
     std::string body;
     switch (type) {
-      case '%':
-        result += '%';
-        continue;
       case 's':
       case 'r':
       case 'a': {

@@ -64,9 +64,8 @@ int64_t Interpreter::Loop::full_length() {
   return *length_;
 }
 
-std::string Interpreter::Loop::repr(int /*levels*/) const {
-  const int64_t known = length_.value_or(index0_ + 1 + static_cast<int64_t>(ahead_.size()));
-  return "<LoopContext " + std::to_string(index0_ + 1) + "/" + std::to_string(known) + ">";
+std::string Interpreter::Loop::repr(int /*levels*/) {
+  return "<LoopContext " + std::to_string(index0_ + 1) + "/" + std::to_string(full_length()) + ">";
 }
 
 std::optional<Value> Interpreter::Loop::attribute(const std::string& name) {

@@ -31,7 +31,7 @@ class Interpreter::Macro : public Object {
   Macro(Interpreter& interpreter, const Signature& signature, const Body& body, FramePointer frame)
       : interpreter_(interpreter), signature_(signature), body_(body), frame_(std::move(frame)) {}
   std::string type_name() const override { return "Macro"; }
-  std::string repr(int /*levels*/) const override {
+  std::string repr(int /*levels*/) override {
     return signature_.name.empty() ? "<Macro anonymous>" : "<Macro '" + signature_.name + "'>";
   }
   bool callable() const override { return true; }
@@ -74,7 +74,7 @@ class Interpreter::Loop : public Object, public std::enable_shared_from_this<Int
   };
 
   std::string type_name() const override { return "LoopContext"; }
-  std::string repr(int levels) const override;
+  std::string repr(int levels) override;
   bool truth() override { return full_length() > 0; }
   std::optional<int64_t> length() override { return full_length(); }
   std::optional<Value> attribute(const std::string& name) override;

@@ -64,14 +64,14 @@ Value make_method(const Value& self, std::string name, Method method);
 class Namespace : public Object {
  public:
   std::string type_name() const override { return "Namespace"; }
-  std::string repr(int levels) const override;
+  std::string repr(int levels) override;
   std::optional<Value> attribute(const std::string& name) override;
   void set(const std::string& name, Value value);
   void clear() override { attributes_.clear(); }
 
  private:
   std::vector<std::pair<std::string, Value>> attributes_;
-  mutable bool printing_ = false;
+  bool printing_ = false;
 };
 
 }  // namespace ithaca::jinja

@@ -21,7 +21,7 @@ class Range : public Object {
       : begin_(begin), end_(end), step_(step), count_(count) {}
 
   std::string type_name() const override { return "range"; }
-  std::string repr(int /*levels*/) const override {
+  std::string repr(int /*levels*/) override {
     const std::string text = "range(" + integer_text(begin_) + ", " + integer_text(end_);
     return text + (step_ == 1 ? ")" : ", " + integer_text(step_) + ")");
   }
@@ -105,7 +105,7 @@ class Generator : public Object {
  public:
   Generator(Next next, int depth) : Object(depth), next_(std::make_shared<Next>(std::move(next))) {}
   std::string type_name() const override { return "generator"; }
-  std::string repr(int /*levels*/) const override { return "<generator object>"; }
+  std::string repr(int /*levels*/) override { return "<generator object>"; }
   std::unique_ptr<Iterator> iterate() override { return std::make_unique<Walk>(next_); }
 
  private:
@@ -133,7 +133,7 @@ class View : public Object {
   std::string type_name() const override {
     return kind_ == ViewKind::kKeys ? "dict_keys" : kind_ == ViewKind::kValues ? "dict_values" : "dict_items";
   }
-  std::string repr(int levels) const override {
+  std::string repr(int levels) override {
     std::vector<Value> items;
     for (size_t i = 0; i < entries().size(); ++i) items.push_back(at(i));
     return type_name() + "(" + jinja::repr(Value::list(std::move(items)), levels) + ")";
@@ -188,7 +188,7 @@ class NativeFunction : public Object {
  public:
   NativeFunction(std::string name, Function function) : name_(std::move(name)), function_(function) {}
   std::string type_name() const override { return "function"; }
-  std::string repr(int /*levels*/) const override { return "<function " + name_ + ">"; }
+  std::string repr(int /*levels*/) override { return "<function " + name_ + ">"; }
   bool callable() const override { return true; }
   Value call(Runtime& runtime, Arguments arguments) override { return function_(runtime, arguments); }
 
@@ -202,7 +202,7 @@ class BoundMethod : public Object {
   BoundMethod(Value self, std::string name, Method method)
       : Object(self.depth() + 1), self_(std::move(self)), name_(std::move(name)), method_(method) {}
   std::string type_name() const override { return "builtin_function_or_method"; }
-  std::string repr(int /*levels*/) const override {
+  std::string repr(int /*levels*/) override {
     return "<built-in method " + name_ + " of " + jinja::type_name(self_) + " object>";
   }
   bool callable() const override { return true; }
@@ -222,6 +222,7 @@ DictionaryData dictionary_from(const Arguments& arguments, const std::string& fu
   DictionaryData data;
   if (!arguments.positional.empty()) {
     const Value& given = arguments.positional[0];
+    require_defined(given);
     if (given.is_dictionary()) {
       data = given.dictionary();
     } else {
@@ -365,7 +366,7 @@ Value make_method(const Value& self, std::string name, Method method) {
   return Value(std::shared_ptr<Object>(std::make_shared<BoundMethod>(self, std::move(name), method)));
 }
 
-std::string Namespace::repr(int levels) const {
+std::string Namespace::repr(int levels) {
   // A namespace may hold itself.
   if (printing_) return "<Namespace {...}>";
   printing_ = true;

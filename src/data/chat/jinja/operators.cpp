@@ -408,7 +408,11 @@ Value get_item(const Value& value, const Value& key) {
 }
 
 Value get_attribute(const Value& value, const std::string& name) {
-  require_defined(value);
+  if (value.is_undefined()) {
+    // Even an undefined value has Python's own attributes, which the sandbox hides.
+    if (auto attribute = find_method(value, name)) return *attribute;
+    require_defined(value);
+  }
   if (auto attribute = find_attribute(value, name)) return *attribute;
   if (value.is_dictionary()) {
     if (const Value* found = value.dictionary().find(name)) return *found;

@@ -170,6 +170,7 @@ ExpressionPointer Parser::parse_expression(bool with_conditional) {
 
 ExpressionPointer Parser::parse_conditional() {
   const Nesting nesting(*this);
+  const size_t unknown_before = unknown_.size();
   ExpressionPointer value = parse_or();
   while (is_word("if")) {
     const size_t offset = next().offset;
@@ -180,6 +181,8 @@ ExpressionPointer Parser::parse_conditional() {
     node->operands.push_back(std::move(value));
     node->operands.push_back(std::move(other));
     value = finished(std::move(node));
+    // What does not exist in a condition is an error when it runs, as in an if block.
+    unknown_.resize(unknown_before);
   }
   return value;
 }
@@ -517,7 +520,7 @@ ExpressionPointer Parser::parse_filter(ExpressionPointer node, bool starts_inlin
     filter->name = expect(TokenKind::kName, "the name of a filter").text;
     while (skip_operator(".")) filter->name += "." + expect(TokenKind::kName, "a name").text;
     if (is_operator("(")) filter->call = parse_call();
-    if (!soft_ && !has_filter(filter->name)) fail_at(filter->offset, unknown_filter(filter->name));
+    if (!soft_ && !has_filter(filter->name)) unknown_.emplace_back(filter->offset, unknown_filter(filter->name));
     filter->operands.push_back(std::move(node));
     node = finished(std::move(filter));
   }
@@ -539,7 +542,7 @@ ExpressionPointer Parser::parse_test(ExpressionPointer node) {
     ExpressionPointer argument = parse_primary();
     test->call.positional.push_back(parse_postfix(std::move(argument)));
   }
-  if (!soft_ && !has_test(test->name)) fail_at(test->offset, unknown_test(test->name));
+  if (!soft_ && !has_test(test->name)) unknown_.emplace_back(test->offset, unknown_test(test->name));
   test->operands.push_back(std::move(node));
   ExpressionPointer result = finished(std::move(test));
   if (!negated) return result;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "data/chat/jinja/lexer.h"
@@ -108,6 +109,7 @@ class Parser {
   int loops_ = 0;            // for loops around here, whose variable `loop` nobody may set
   int breakable_loops_ = 0;  // the same, within the innermost macro
   bool soft_ = false;        // inside an if: filters that do not exist are errors only when they run
+  std::vector<std::pair<size_t, std::string>> unknown_;  // filters and tests that do not exist, with what to say
   std::vector<Signature*> macros_;
   std::vector<std::string> blocks_;
 };

@@ -44,6 +44,11 @@ std::vector<size_t> sorted_places(Runtime& runtime, const std::vector<Value>& ke
   return places;
 }
 
+// The argument `reverse` of a sort: Python's sorted() wants a number there.
+bool is_reverse(const Parameters& parameters, size_t index) {
+  return parameters.integer(index, 0) != 0;
+}
+
 std::vector<Value> taken(const std::vector<Value>& items, const std::vector<size_t>& places) {
   std::vector<Value> result;
   result.reserve(places.size());
@@ -106,7 +111,7 @@ Value filter_reverse(Runtime& runtime, const Value& value, const Arguments& argu
   auto items = std::make_shared<std::vector<Value>>(vector_of(runtime, value));
   std::reverse(items->begin(), items->end());
   // Lists, tuples, ranges and dictionaries give an iterator; what can only be walked forwards gives a list.
-  if (value.is_undefined() || (value.is_object() && !value.object()->length())) {
+  if (value.is_object() && !value.object()->length()) {
     return list_value(runtime, std::move(*items));
   }
   return make_generator(
@@ -145,7 +150,7 @@ Value filter_dictsort(Runtime& runtime, const Value& value, const Arguments& arg
     items.push_back(Value::tuple({key, item}));
     keys.push_back(without_case(by == "key" ? key : item, parameters.truth(0, false)));
   }
-  return list_value(runtime, taken(items, sorted_places(runtime, keys, parameters.truth(2, false))));
+  return list_value(runtime, taken(items, sorted_places(runtime, keys, is_reverse(parameters, 2))));
 }
 
 // "a,b.c": several attributes, compared one after the other.
@@ -173,7 +178,7 @@ Value filter_sort(Runtime& runtime, const Value& value, const Arguments& argumen
     }
     keys.push_back(Value::list(std::move(parts)));
   }
-  return list_value(runtime, taken(items, sorted_places(runtime, keys, parameters.truth(0, false))));
+  return list_value(runtime, taken(items, sorted_places(runtime, keys, is_reverse(parameters, 0))));
 }
 
 Value filter_unique(Runtime& /*runtime*/, const Value& value, const Arguments& arguments) {

@@ -35,6 +35,13 @@ bool compared(Runtime& runtime, const Value& value, const Value& argument) {
   return comparison(runtime, Operation, value, argument);
 }
 
+// Whether a name is one of a table: what Python cannot hash is an error even so.
+template <bool (*Has)(const std::string&)>
+bool is_name_of(Runtime& /*runtime*/, const Value& value, const Value& /*argument*/) {
+  hash_key(value);
+  return value.is_string() && Has(value.text());
+}
+
 using Table = std::unordered_map<std::string, Test>;
 
 const Table& table() {
@@ -53,8 +60,7 @@ const Table& table() {
          return remainder(runtime, value, Value(int64_t{2})) == 0;
        }}},
       {"false", {[](Runtime&, const Value& value, const Value&) { return value.is_boolean() && !truth(value); }}},
-      {"filter",
-       {[](Runtime&, const Value& value, const Value&) { return value.is_string() && has_filter(value.text()); }}},
+      {"filter", {is_name_of<has_filter>}},
       {"float", {[](Runtime&, const Value& value, const Value&) { return value.is_float(); }}},
       {"in", {compared<Operator::kIn>, true}},
       {"integer", {[](Runtime&, const Value& value, const Value&) { return value.is_integer(); }}},
@@ -71,8 +77,7 @@ const Table& table() {
       {"sameas", {[](Runtime&, const Value& value, const Value& other) { return value.is_same(other); }, true}},
       {"sequence", {[](Runtime&, const Value& value, const Value&) { return is_sequence(value); }}},
       {"string", {[](Runtime&, const Value& value, const Value&) { return value.is_string(); }}},
-      {"test",
-       {[](Runtime&, const Value& value, const Value&) { return value.is_string() && has_test(value.text()); }}},
+      {"test", {is_name_of<has_test>}},
       {"true", {[](Runtime&, const Value& value, const Value&) { return value.is_boolean() && truth(value); }}},
       {"undefined", {[](Runtime&, const Value& value, const Value&) { return value.is_undefined(); }}},
       {"upper", {[](Runtime& runtime, const Value& value, const Value&) {

@@ -17,12 +17,12 @@ Value text_value(Runtime& runtime, std::string text, const Value& self) {
   return Value(std::move(text), self.string().markup);
 }
 
-Value list_of(Runtime& runtime, const std::vector<std::string_view>& parts) {
+Value list_of(Runtime& runtime, const std::vector<std::string_view>& parts, const Value& self) {
   std::vector<Value> items;
   items.reserve(parts.size());
   for (const std::string_view part : parts) {
     runtime.charge_bytes(static_cast<int64_t>(part.size() + sizeof(Value)));
-    items.emplace_back(part);
+    items.emplace_back(std::string(part), self.string().markup);
   }
   return Value::list(std::move(items));
 }
@@ -109,10 +109,10 @@ std::vector<std::string_view> split_at(std::string_view text, std::string_view s
 Value split(Runtime& runtime, const Value& self, const Arguments& arguments, const char* name, bool from_right) {
   const Parameters parameters(name, arguments, {"sep", "maxsplit"}, 0);
   const int64_t most = parameters.integer(1, -1);
-  if (parameters.value(0).is_none()) return list_of(runtime, split_at_space(self.text(), most, from_right));
+  if (parameters.value(0).is_none()) return list_of(runtime, split_at_space(self.text(), most, from_right), self);
   const std::string separator = parameters.text(0, "");
   if (separator.empty()) throw Failure("empty separator");
-  return list_of(runtime, split_at(self.text(), separator, most, from_right));
+  return list_of(runtime, split_at(self.text(), separator, most, from_right), self);
 }
 
 Value text_split(Runtime& runtime, const Value& self, const Arguments& arguments) {
@@ -124,7 +124,7 @@ Value text_rsplit(Runtime& runtime, const Value& self, const Arguments& argument
 
 Value text_splitlines(Runtime& runtime, const Value& self, const Arguments& arguments) {
   const Parameters parameters("splitlines", arguments, {"keepends"}, 0);
-  return list_of(runtime, split_lines(self.text(), parameters.truth(0, false)));
+  return list_of(runtime, split_lines(self.text(), parameters.truth(0, false)), self);
 }
 
 Value partition(const Value& self, const Arguments& arguments, const char* name, bool from_right) {

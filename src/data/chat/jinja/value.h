@@ -160,7 +160,7 @@ class Object {
 
   virtual std::string type_name() const = 0;  // as Python's type(x).__name__
   // `levels` is how much deeper printing may go: what can hold itself would never end.
-  virtual std::string repr(int /*levels*/) const { return "<" + type_name() + ">"; }
+  virtual std::string repr(int /*levels*/) { return "<" + type_name() + ">"; }
   virtual bool truth() { return true; }
   virtual std::optional<int64_t> length() { return std::nullopt; }
   virtual bool has_items() const { return false; }  // is a sequence: may be indexed
