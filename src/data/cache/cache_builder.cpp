@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kCacheVersion = 1;
 constexpr const char* kBuildingSuffix = ".building";
 constexpr const char* kLockSuffix = ".lock";
+constexpr int64_t kBytesPerThread = int64_t{1} << 20;
 constexpr auto kProgressPeriod = std::chrono::milliseconds(200);
 constexpr auto kLockPatience = std::chrono::milliseconds(50);
 
@@ -136,7 +137,9 @@ class Build {
     CachePipelineOptions pipeline_options;
     pipeline_options.threads =
         options_.threads > 0 ? options_.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    pipeline_options.bytes_in_flight = options_.bytes_in_flight;
+    pipeline_options.bytes_in_flight = options_.bytes_in_flight > 0
+                                           ? options_.bytes_in_flight
+                                           : kBytesPerThread * std::max<int64_t>(16, pipeline_options.threads);
     pipeline_options.skip_bad_records = source_.skip_bad_records;
     pipeline_options.vocabulary = source_.vocabulary;
     CachePipeline pipeline(*records, *source_.maker, pipeline_options);

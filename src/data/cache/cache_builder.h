@@ -46,7 +46,8 @@ struct TokenCacheOptions {
   std::string folder;  // holds caches and their locks; made when it is not there
   int threads = 0;     // sample makers; 0: as many as the machine has cores
   // Of records that have been read and not yet written: the memory that building takes is a small multiple of it.
-  int64_t bytes_in_flight = int64_t{16} << 20;
+  // 0: 16 MiB, or 1 MiB for each thread where that is more.
+  int64_t bytes_in_flight = 0;
   std::function<void(const TokenizeProgress&)> on_progress;  // a few times a second, in the caller's thread
   std::function<void(const std::string&)> on_note;           // worth telling people: waiting, a damaged cache
   const std::atomic<bool>* stop = nullptr;                   // set: StoppedError, soon
