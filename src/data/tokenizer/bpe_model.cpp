@@ -42,12 +42,10 @@ BpeModel::BpeModel(std::vector<std::pair<std::string, int32_t>> vocabulary,
     alphabet_tokens_.push_back(token_id(byte_characters()[byte]).value_or(-1));
   }
   character_tokens_.assign(kTableEnd, -1);
-  std::string character;
-  for (char32_t code_point = 0; code_point < kTableEnd; ++code_point) {
-    if (code_point >= 0xD800 && code_point < 0xE000) continue;
-    character.clear();
-    append_utf8(character, code_point);
-    character_tokens_[code_point] = token_id(character).value_or(-1);
+  for (const auto& [spelling, id] : vocabulary) {
+    if (spelling.empty() || utf8_length(spelling[0]) != static_cast<int64_t>(spelling.size())) continue;
+    const char32_t code_point = first_code_point(spelling);
+    if (code_point < kTableEnd) character_tokens_[code_point] = id;
   }
 
   const auto special = [&](int32_t token) {

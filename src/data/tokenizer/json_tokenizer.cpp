@@ -81,12 +81,13 @@ class JsonTokenizer : public Tokenizer {
     read_added_tokens(member_or_null(file.rest, "added_tokens"), settings);
     end_ = id_of_special(settings.end, settings.end_id);
     beginning_ = id_of_special(settings.beginning, settings.beginning_id);
-    if (settings.decides_surroundings) {
+    if (settings.add_beginning || settings.add_end) {
       surroundings_ = {};
       const auto beginning = settings.beginning ? token_id(*settings.beginning) : std::nullopt;
       const auto end = settings.end ? token_id(*settings.end) : std::nullopt;
-      if (settings.add_beginning && beginning) surroundings_.before.push_back(static_cast<int32_t>(*beginning));
-      if (settings.add_end && end) surroundings_.after.push_back(static_cast<int32_t>(*end));
+      if (settings.add_beginning.value_or(false) && beginning)
+        surroundings_.before.push_back(static_cast<int32_t>(*beginning));
+      if (settings.add_end.value_or(false) && end) surroundings_.after.push_back(static_cast<int32_t>(*end));
     }
     for (const auto* ids : {&surroundings_.before, &surroundings_.after}) {
       mix(std::to_string(ids->size()));

@@ -49,6 +49,23 @@ int combining_class(utf8proc_int32_t code_point) {
 
 }  // namespace
 
+const NormalForm& NormalForm::get(bool compatibility, bool composed) {
+  if (compatibility && composed) {
+    static const NormalForm nfkc(true, true);
+    return nfkc;
+  }
+  if (compatibility) {
+    static const NormalForm nfkd(true, false);
+    return nfkd;
+  }
+  if (composed) {
+    static const NormalForm nfc(false, true);
+    return nfc;
+  }
+  static const NormalForm nfd(false, false);
+  return nfd;
+}
+
 NormalForm::NormalForm(bool compatibility, bool composed)
     : compatibility_(compatibility), composed_(composed), traits_(kCodePoints, 0) {
   constexpr uint16_t kNone = UINT16_MAX;

@@ -12,11 +12,12 @@ namespace ithaca::tokenizer_internal {
 
 class NormalForm {
  public:
-  // NFC: {false, true}, NFD: {false, false}, NFKC: {true, true}, NFKD: {true, false}.
-  NormalForm(bool compatibility, bool composed);
+  // NFC: {false, true}, NFD: {false, false}, NFKC: {true, true}, NFKD: {true, false}. Its table is made once.
+  static const NormalForm& get(bool compatibility, bool composed);
   AlignedText apply(const AlignedText& text) const;
 
  private:
+  NormalForm(bool compatibility, bool composed);
   // What a code point does in this form.
   enum Trait : uint8_t {
     kChanges = 1,   // alone it becomes something else

@@ -30,11 +30,11 @@ AlignedText change_characters(const AlignedText& source, const Change& change) {
 
 class Form : public Normalizer {
  public:
-  Form(bool compatibility, bool composed) : form_(compatibility, composed) {}
+  Form(bool compatibility, bool composed) : form_(NormalForm::get(compatibility, composed)) {}
   AlignedText apply(const AlignedText& text, PatternScratch&) const override { return form_.apply(text); }
 
  private:
-  NormalForm form_;
+  const NormalForm& form_;
 };
 
 class Lowercase : public Normalizer {

@@ -19,8 +19,9 @@ namespace {
 
 // Oniguruma's character types, as the inside of a PCRE2 set.
 constexpr std::string_view kAlphabetic = "\\p{Alphabetic}\\x{363}-\\x{36F}\\x{F82}\\x{F83}\\x{1DD3}-\\x{1DE6}";
-constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
-constexpr std::string_view kPunctuation = "\\p{P}\\p{S}";
+// Outside of sets \w has the numbers of Latin-1 as well.
+constexpr std::string_view kLatinNumbers = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
+constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 
 // One code point for PCRE2, inside and outside of sets.
 std::string literal(char32_t code_point) {
@@ -51,7 +52,7 @@ std::string property(const std::string& name) {
       {"space", "\\p{White_Space}"},
       {"upper", "\\p{Uppercase}"},
       {"lower", "\\p{Lowercase}"},
-      {"punct", kPunctuation},
+      {"punct", "\\p{P}"},
       {"word", kWord},
       {"xdigit", "0-9A-Fa-f"},
       {"any", "\\x{0}-\\x{10FFFF}"},
@@ -422,14 +423,16 @@ class Translator {
   void escape() {
     ++place_;
     if (at_end()) refuse("a backslash at its end");
+    const bool is_word = text_[place_] == 'w' || text_[place_] == 'W';
     if (const auto type = character_type()) {
-      result_ += std::string(type->second ? "[^" : "[") + type->first + "]";
+      result_ +=
+          std::string(type->second ? "[^" : "[") + type->first + (is_word ? std::string(kLatinNumbers) : "") + "]";
       previous_ = 0;
       begins_group_ = false;
       return;
     }
     const char letter = text_[place_];
-    const std::string word = "[" + std::string(kWord) + "]";
+    const std::string word = "[" + std::string(kWord) + std::string(kLatinNumbers) + "]";
     const std::string border = "(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + ")";
     const std::string inner = "(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + ")";
     if (letter == 'b' || letter == 'B') {
@@ -540,7 +543,8 @@ class Translator {
                                                             "lower", "punct", "word",  "xdigit"};
         if (std::find(known.begin(), known.end(), name) == known.end()) refuse("an unusual bracket name");
         place_ = end + 2;
-        add(outer, property(std::string(name)), negated);
+        // Not what \p{Punct} stands for.
+        add(outer, name == "punct" ? "\\p{P}\\p{S}" : property(std::string(name)), negated);
         return;
       }
     }

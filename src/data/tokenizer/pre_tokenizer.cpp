@@ -326,15 +326,17 @@ class ByteLevel : public PreTokenizer {
 };
 
 Metaspace::Prepend prepend_scheme(const Component& component) {
-  if (component.has("prepend_scheme")) {
-    const std::string name = component.text("prepend_scheme");
-    if (name == "always") return Metaspace::Prepend::always;
-    if (name == "first") return Metaspace::Prepend::first;
-    if (name == "never") return Metaspace::Prepend::never;
+  const std::string name = component.has("prepend_scheme") ? component.text("prepend_scheme") : "always";
+  if (name == "never") return Metaspace::Prepend::never;
+  if (name != "always" && name != "first") {
     throw InputError(component.where() + ": there is no prepend_scheme \"" + name +
                      "\"; there are always, first, never");
   }
-  return component.flag("add_prefix_space", true) ? Metaspace::Prepend::always : Metaspace::Prepend::never;
+  // An older way of saying it, which must not contradict.
+  if (!component.flag("add_prefix_space", true)) {
+    throw InputError(component.where() + ": add_prefix_space is false, but prepend_scheme is not \"never\"");
+  }
+  return name == "always" ? Metaspace::Prepend::always : Metaspace::Prepend::first;
 }
 
 std::unique_ptr<PreTokenizer> make_step(const Component& component, bool last) {

@@ -108,9 +108,8 @@ TokenizerSettings read_tokenizer_settings(const std::filesystem::path& directory
   const std::filesystem::path path = directory / "tokenizer_config.json";
   if (const std::optional<Json> file = read_json_file(path)) {
     const Component config(*file, path.string());
-    settings.decides_surroundings = config.has("add_bos_token") || config.has("add_eos_token");
-    settings.add_beginning = config.flag("add_bos_token", false);
-    settings.add_end = config.flag("add_eos_token", false);
+    if (config.has("add_bos_token")) settings.add_beginning = config.flag("add_bos_token", false);
+    if (config.has("add_eos_token")) settings.add_end = config.flag("add_eos_token", false);
     if (config.has("added_tokens_decoder")) {
       const Json& tokens = config.member("added_tokens_decoder");
       if (!tokens.is_object()) throw InputError(path.string() + ": added_tokens_decoder is not an object");

@@ -19,9 +19,8 @@ namespace ithaca::tokenizer_internal {
 struct TokenizerSettings {
   // add_bos_token and add_eos_token: where one of them is given, the two decide what is added around a text, and what
   // tokenizer.json says about it does not count (as in Hugging Face's transformers).
-  bool decides_surroundings = false;
-  bool add_beginning = false;
-  bool add_end = false;
+  std::optional<bool> add_beginning;
+  std::optional<bool> add_end;
   std::optional<std::string> beginning;               // bos_token
   std::optional<std::string> end;                     // eos_token
   std::vector<std::pair<int64_t, AddedToken>> added;  // added_tokens_decoder, by id

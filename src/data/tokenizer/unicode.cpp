@@ -137,7 +137,8 @@ bool is_white_space(char32_t code_point) {
 bool is_numeric(char32_t code_point) {
   if (code_point < 0x80) return code_point >= '0' && code_point <= '9';
   const utf8proc_category_t kind = category(code_point);
-  return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
+  return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO ||
+         (kind == UTF8PROC_CATEGORY_CN && holds(new_numbers(), code_point));
 }
 
 bool is_punctuation(char32_t code_point) {
@@ -168,7 +169,8 @@ bool is_word_character(char32_t code_point) {
   }
   const utf8proc_category_t kind = category(code_point);
   return (kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO) || has_mark_category(code_point) ||
-         kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_PC;
+         kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_PC ||
+         (kind == UTF8PROC_CATEGORY_CN && holds(new_word_characters(), code_point));
 }
 
 char32_t simple_lower_case(char32_t code_point) {

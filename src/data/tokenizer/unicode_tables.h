@@ -21,6 +21,9 @@ const std::vector<CodePointRange>& young_to_normalization();
 const std::vector<CodePointRange>& young_to_accents();
 // Punctuation (P*) that is none there.
 const std::vector<CodePointRange>& young_to_punctuation();
+// \w and numbers (N*) there, as of Unicode 17, that are not yet for utf8proc.
+const std::vector<CodePointRange>& new_word_characters();
+const std::vector<CodePointRange>& new_numbers();
 
 // Code points that PCRE2 takes for unassigned, and one with the same category (for Han, also the same script) and the
 // same length in UTF-8 that it knows.
