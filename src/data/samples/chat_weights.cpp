@@ -134,7 +134,7 @@ class Weigher {
       const auto assistant = std::find_if(conversation_.turns.begin(), conversation_.turns.end(),
                                           [](const Turn& turn) { return turn.is_assistant; });
       const auto index = static_cast<size_t>(assistant - conversation_.turns.begin());
-      add_marked(marked, weights_[index]);
+      for (const TextSpan& span : marked) result_.add(span, weights_[index]);
       return;
     }
     // Which marks are whose: each beginning of the conversation has those of its messages. Only beginnings that end
@@ -158,9 +158,7 @@ class Weigher {
                         after, i + 1, marked.size(), kWhatWorks),
             kPiecesReason);
       }
-      add_marked(
-          {marked.begin() + static_cast<std::ptrdiff_t>(before), marked.begin() + static_cast<std::ptrdiff_t>(after)},
-          weights_[i]);
+      for (size_t k = before; k < after; ++k) result_.add(marked[k], weights_[i]);
       before = after;
     }
     if (before != marked.size()) {
@@ -177,15 +175,6 @@ class Weigher {
                     "cannot be told how much that counts; give all messages the same weight",
                     i),
         kPiecesReason);
-  }
-
-  // Blocks come in the order in which they ended, an inner one before the one around it.
-  void add_marked(std::vector<TextSpan> spans, float weight) {
-    std::sort(spans.begin(), spans.end(), [](const TextSpan& a, const TextSpan& b) { return a.begin < b.begin; });
-    for (const TextSpan& span : spans) {
-      result_.add({std::max(span.begin, marked_until_), span.end}, weight);
-      marked_until_ = std::max(span.end, marked_until_);
-    }
   }
 
   void weigh_by_beginnings() {
@@ -270,7 +259,6 @@ class Weigher {
   std::vector<float> weights_;  // of each turn; 0: not trained
   Json whole_;
   RenderedChat rendered_;
-  int64_t marked_until_ = 0;
   WeightedText result_;
 };
 

@@ -128,15 +128,6 @@ TEST_F(ChatWeights, MarksOfOthers) {
               HasSubstr("messages before message 5 that are not"));
 }
 
-TEST_F(ChatWeights, NestedMarks) {
-  const char* source =
-      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}({% generation %}{{ "
-      "m.content }}"
-      "{% endgeneration %}){% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
-  EXPECT_EQ(made(source, dialogue()), "<system>S<user>A<assistant>{(}{B}{)}<user>C<assistant>{(}{D}{)}");
-  EXPECT_EQ(made(source, dialogue(R"(, "weight": 0)")), "<system>S<user>A<assistant>(B)<user>C<assistant>{(}{D}{)}");
-}
-
 TEST_F(ChatWeights, WeightsThatCannotBeHonoured) {
   const std::string of_user = R"({"messages": [{"role": "user", "content": "A", "weight": 1},
                                                {"role": "assistant", "content": "B"}]})";
