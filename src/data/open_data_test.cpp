@@ -66,9 +66,12 @@ TEST_F(OpenData, NoWindowWithoutALabel) {
   EXPECT_EQ(dataset->summary().valid_tokens, 3);
 }
 
-TEST_F(OpenData, BytesNeedNotBeUtf8) {
-  const auto dataset = text({directory_.write("x.txt", std::string("\x80\xff\x01\xfe", 4))});
-  EXPECT_THAT(dataset->sequence(0).token_ids, ElementsAre(128, 255, 1, 254));
+// Bytes as tokens too are bytes of text.
+TEST_F(OpenData, TextIsUtf8) {
+  const auto dataset = text({directory_.write("x.txt", "\xc3\xa9\xf0\x9f\x8c\x8a")});
+  EXPECT_THAT(dataset->sequence(0).token_ids, ElementsAre(0xc3, 0xa9, 0xf0, 0x9f, 0x8c, 0x8a));
+  EXPECT_THAT(message_of<InputError>([&] { text({directory_.write("y.txt", "ab\xff")}); }),
+              AllOf(HasSubstr("y.txt"), HasSubstr("UTF-8")));
 }
 
 TEST_F(OpenData, DocumentsOfSeveralFiles) {
