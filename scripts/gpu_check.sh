@@ -60,10 +60,10 @@ if [[ " $parts " == *" tests "* ]]; then
   run_shards gemm '*CudaGemm.*' 2
   run_shards normalization '*CudaNormalization.*' 4
   run_shards loss '*CudaLoss.*' 3
-  run_shards attention '-*CudaStreams.*:*CudaAbsence.*:*CudaElementwise.*:*CudaGemm.*:*CudaNormalization.*:*CudaLoss.*:*GpuRanks.*:*GpuParity.*:*GpuRealShapes.*' 3
+  run_shards attention '-*CudaStreams.*:*CudaAbsence.*:*CudaElementwise.*:*CudaGemm.*:*CudaNormalization.*:*CudaLoss.*:*GpuRanks.*:*GpuParity.*:*GpuRealShapes.*:*GpuStep.*:*GpuTrace.*' 3
   wait
   run_shards ranks '*GpuRanks.*' 1
-  run_shards parity '*GpuParity.*:*GpuRealShapes.*' 4
+  run_shards parity '*GpuParity.*:*GpuRealShapes.*:*GpuStep.*:*GpuTrace.*' 4
   wait
   for log in "$work"/test.*; do
     echo "===== ${log##*/}" >>"$logs/tests.log"
