@@ -52,6 +52,7 @@ while IFS=$'\t' read -r document line; do
   done
   # Options of a recipe that are set.
   while read -r option; do
+    [ "$option" != section.name ] || continue  # stands for any
     "$program" options "$option" >/dev/null 2>&1 || complain "$document: there is no option $option: $command"
   done < <(grep -oE -- '--set [a-z_]+\.[a-z0-9_]+=' <<<"$command" | sed 's/--set //; s/=$//' || true)
 done < <(blocks; spans)
