@@ -25,6 +25,19 @@ class PackedDataset::Table : public DocumentTable {
 
 namespace {
 
+// A list of lines as one: notes are lines of a plan.
+std::string one_line(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c != '\n') {
+      if (c != ' ' || result.empty() || result.back() != ' ') result += c;
+    } else {
+      result += result.ends_with(':') ? " " : "; ";
+    }
+  }
+  return result;
+}
+
 // The targets that a piece's labels are: token i's label is token i + 1.
 TargetTotals targets_of(const TokenCache& cache, const Piece& piece) {
   return cache.targets(piece.document, piece.begin + 1, std::min(piece.end + 1, piece.label_end));
@@ -95,7 +108,7 @@ DatasetSummary PackedDataset::summarize(const Packing& packing) const {
     summary.valid_tokens += targets;
     summary.unlabelled_documents += targets == 0 ? 1 : 0;
   });
-  if (!cached.skipped.empty()) summary.notes.push_back(cached.skipped.text());
+  if (!cached.skipped.empty()) summary.notes.push_back(one_line(cached.skipped.text()));
   return summary;
 }
 
