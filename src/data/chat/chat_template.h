@@ -50,7 +50,8 @@ class ChatTemplate {
   // `conversation` is an array of messages, or an object with "messages" whose other keys (tools, documents,
   // enable_thinking, ...) are variables too; as in transformers, tools and documents are none when they are not given,
   // and add_generation_prompt is that of the options. Throws InputError with line, column and what raise_exception
-  // said; also when the place of a {% generation %} block cannot be told because it stands in a macro or a set block.
+  // said; also when the place of what a {% generation %} block wrote cannot be told, because a macro or a set block
+  // holds it and its text was changed before it was printed.
   RenderedChat render(const nlohmann::ordered_json& conversation, const ChatOptions& options) const;
 
  private:

@@ -62,16 +62,19 @@ RenderedChat Interpreter::render() {
     fail(failure.what());
   }
   RenderedChat result;
-  for (const auto& [span, text] : generated_) {
-    if (text_.compare(static_cast<size_t>(span.begin), text.size(), text) != 0) {
-      throw InputError(
-          syntax_.name + ": what a {% generation %} block inside of a macro, a call or a set block wrote is not " +
-          "where it was written, so that its place in the text is not known; generation blocks work at the " +
-          "top level of a template, in its loops and conditions");
-    }
-    result.generated.push_back(span);
+  std::vector<bool> found(static_cast<size_t>(generation_runs_), false);
+  for (const GeneratedPart& part : whole_.generated) {
+    found[static_cast<size_t>(part.run)] = true;
+    result.generated.push_back({part.begin, part.end});
   }
-  result.text = std::move(text_);
+  if (std::find(found.begin(), found.end(), false) != found.end()) {
+    throw InputError(
+        syntax_.name +
+        ": what a {% generation %} block wrote inside of a macro, a call or a set block was "
+        "changed (by a filter, ~, + or a method) before it was printed, or not printed at all: its place in "
+        "the text is not known; print it as it is, or put the block at the top level of the template");
+  }
+  result.text = std::move(whole_.text);
   return result;
 }
 
@@ -92,16 +95,25 @@ void Interpreter::charge_bytes(int64_t bytes) {
 }
 
 void Interpreter::write(std::string_view text) {
-  if (static_cast<int64_t>(output_->size() + text.size()) > limits_.bytes) {
+  if (static_cast<int64_t>(output_->text.size() + text.size()) > limits_.bytes) {
     throw Failure("the text is longer than the " + std::to_string(limits_.bytes) + " bytes that a template may write");
   }
   charge(static_cast<int64_t>(text.size() / 64));
-  output_->append(text);
+  output_->text.append(text);
+}
+
+void Interpreter::write(const std::string& text, const std::vector<GeneratedPart>& generated) {
+  charge(static_cast<int64_t>(generated.size()));
+  const auto begin = static_cast<int64_t>(output_->text.size());
+  for (const GeneratedPart& part : generated) {
+    output_->generated.push_back({begin + part.begin, begin + part.end, part.run});
+  }
+  write(text);
 }
 
 void Interpreter::write_result(const Value& value) {
   if (!value.is_string()) throw Failure("the block must give a str, and gives " + type_name(value));
-  write(value.text());
+  write(value.text(), value.string().generated);
 }
 
 // Counts a level of recursion while it lives.
@@ -153,8 +165,8 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement, const F
       run_call(statement, frame);
       break;
     case StatementKind::kFilter: {
-      const std::string body = captured(statement.body, new_frame(frame));
-      write_result(evaluate_filter(*statement.value, frame, &body));
+      const Output body = captured(statement.body, new_frame(frame));
+      write_result(evaluate_filter(*statement.value, frame, &body.text));
       break;
     }
     case StatementKind::kWith:
@@ -178,26 +190,30 @@ void Interpreter::run_print(const Statement& statement, const FramePointer& fram
   for (const auto& expression : statement.expressions) {
     const Value value = evaluate(*expression, frame);
     if (value.is_string()) {
-      write(value.text());
+      write(value.text(), value.string().generated);
     } else {
       write(to_text(value));
     }
   }
 }
 
-std::string Interpreter::captured(const Body& body, const FramePointer& frame) {
-  std::string text;
-  std::string* const before = output_;
-  output_ = &text;
+Interpreter::Output Interpreter::captured(const std::function<void()>& write_all) {
+  Output output;
+  Output* const before = output_;
+  output_ = &output;
   try {
-    run(body, frame);
+    write_all();
   } catch (...) {
     output_ = before;
     throw;
   }
   output_ = before;
-  charge_bytes(static_cast<int64_t>(text.size()));
-  return text;
+  charge_bytes(static_cast<int64_t>(output.text.size()));
+  return output;
+}
+
+Interpreter::Output Interpreter::captured(const Body& body, const FramePointer& frame) {
+  return captured([&] { run(body, frame); });
 }
 
 Interpreter::Flow Interpreter::run_if(const Statement& statement, const FramePointer& frame) {
@@ -252,8 +268,9 @@ void Interpreter::run_set(const Statement& statement, const FramePointer& frame)
     return;
   }
   const FramePointer inner = new_frame(frame);
-  const std::string body = captured(statement.body, inner);
-  assign(*statement.target, statement.value ? evaluate_filter(*statement.value, inner, &body) : Value(body), frame);
+  Output body = captured(statement.body, inner);
+  assign(*statement.target,
+         statement.value ? evaluate_filter(*statement.value, inner, &body.text) : value_of(std::move(body)), frame);
 }
 
 void Interpreter::run_with(const Statement& statement, const FramePointer& frame) {
@@ -267,10 +284,10 @@ void Interpreter::run_with(const Statement& statement, const FramePointer& frame
 
 void Interpreter::run_generation(const Statement& statement, const FramePointer& frame) {
   // The body is a function of its own, as transformers makes it: what it sets, nobody sees.
-  std::string text = captured(statement.body, new_frame(frame));
-  const auto begin = static_cast<int64_t>(text_.size());
-  generated_.emplace_back(TextSpan{begin, begin + static_cast<int64_t>(text.size())}, text);
-  write(text);
+  Output body = captured(statement.body, new_frame(frame));
+  const int64_t run = generation_runs_++;
+  body.generated.push_back({0, static_cast<int64_t>(body.text.size()), run});
+  write(body.text, body.generated);
 }
 
 // --- Loops
@@ -305,17 +322,8 @@ void Interpreter::run_for(const Statement& statement, const FramePointer& frame)
     return;
   }
   keep(frame);
-  std::string text;
-  std::string* const before = output_;
-  output_ = &text;
-  try {
-    run_loop(statement, frame, items, 0);
-  } catch (...) {
-    output_ = before;
-    throw;
-  }
-  output_ = before;
-  write(text);
+  const Output output = captured([&] { run_loop(statement, frame, items, 0); });
+  write(output.text, output.generated);
 }
 
 void Interpreter::run_loop(const Statement& statement, const FramePointer& frame, const Value& items, int64_t depth) {
@@ -329,18 +337,7 @@ void Interpreter::run_loop(const Statement& statement, const FramePointer& frame
   const auto loop = std::make_shared<Loop>(std::move(values), known_length, items.depth(), depth);
   if (statement.recursive) {
     loop->set_recursion([this, &statement, frame, depth](const Value& inner) {
-      std::string text;
-      std::string* const before = output_;
-      output_ = &text;
-      try {
-        run_loop(statement, frame, inner, depth + 1);
-      } catch (...) {
-        output_ = before;
-        throw;
-      }
-      output_ = before;
-      charge_bytes(static_cast<int64_t>(text.size()));
-      return Value(std::move(text));
+      return value_of(captured([&] { run_loop(statement, frame, inner, depth + 1); }));
     });
   }
   static const std::string kLoop = "loop";
@@ -439,7 +436,7 @@ Value Interpreter::call_macro(const Macro& macro, Arguments arguments) {
   for (size_t i = without_default; i < count; ++i) {
     if (!values[i]) frame->set(signature.symbols[i], evaluate(*signature.defaults[i - without_default], frame));
   }
-  return Value(captured(macro.body(), frame));
+  return value_of(captured(macro.body(), frame));
 }
 
 Value Interpreter::Macro::call(Runtime& /*runtime*/, Arguments arguments) {

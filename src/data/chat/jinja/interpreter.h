@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -50,6 +51,11 @@ class Interpreter : public Runtime {
   class FilteredItems;
   class Level;
   enum class Flow { kNext, kBreak, kContinue };
+  // Where writing goes: the text of the rendering, or what a macro or a block captures.
+  struct Output {
+    std::string text;
+    std::vector<GeneratedPart> generated;
+  };
 
   // --- Statements (interpreter.cpp)
   Flow run(const Body& body, const FramePointer& frame);
@@ -64,12 +70,15 @@ class Interpreter : public Runtime {
   void run_call(const Statement& statement, const FramePointer& frame);
   void run_with(const Statement& statement, const FramePointer& frame);
   void run_generation(const Statement& statement, const FramePointer& frame);
-  // What the body writes, as a text.
-  std::string captured(const Body& body, const FramePointer& frame);
+  // What the body, or `write_all`, writes.
+  Output captured(const Body& body, const FramePointer& frame);
+  Output captured(const std::function<void()>& write_all);
+  static Value value_of(Output output) { return Value::written(std::move(output.text), std::move(output.generated)); }
   void assign(const Expression& target, const Value& value, const FramePointer& frame);
   void check_namespaces(const Expression& target, const FramePointer& frame);
   FramePointer new_frame(const FramePointer& parent) const { return std::make_shared<Frame>(parent); }
   void write(std::string_view text);
+  void write(const std::string& text, const std::vector<GeneratedPart>& generated);
   // What a filter block or a call block gives: Jinja prints these without making texts of them.
   void write_result(const Value& value);
   Value call_macro(const Macro& macro, Arguments arguments);
@@ -103,9 +112,9 @@ class Interpreter : public Runtime {
   size_t offset_ = 0;
   FramePointer globals_;
   FramePointer top_;
-  std::string text_;
-  std::string* output_ = &text_;  // where writing goes: the text, or what a macro or a block captures
-  std::vector<std::pair<TextSpan, std::string>> generated_;  // with what was written there
+  Output whole_;
+  Output* output_ = &whole_;
+  int64_t generation_runs_ = 0;
   std::vector<std::shared_ptr<Object>> owned_;
   std::vector<FramePointer> kept_frames_;
 };

@@ -166,6 +166,16 @@ Value Value::undefined(std::string message) {
   return value;
 }
 
+Value Value::written(std::string text, std::vector<GeneratedPart> generated) {
+  auto data = std::make_shared<StringData>();
+  data->length = code_point_count(text);
+  data->text = std::move(text);
+  data->generated = std::move(generated);
+  Value value;
+  value.data_ = std::shared_ptr<const StringData>(std::move(data));
+  return value;
+}
+
 Value Value::list(std::vector<Value> items) {
   Value value;
   value.data_ = list_data(std::move(items), false, false);

@@ -31,10 +31,19 @@ class Value;
 class Object;
 class Runtime;
 
+// A part of a text that a {% generation %} block wrote: bytes, and the number of the block's run.
+struct GeneratedPart {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t run = 0;
+};
+
 struct StringData {
   std::string text;     // valid UTF-8
   int64_t length = 0;   // code points
   bool markup = false;  // the result of `safe` or `escape`: what is added to it is escaped
+  // Of what a macro, a block or a recursive loop has written. Every operation gives a new text, without them.
+  std::vector<GeneratedPart> generated;
 };
 
 // A list or a tuple.
@@ -82,6 +91,7 @@ class Value {
   explicit Value(std::shared_ptr<const DictionaryData> dictionary) : data_(std::move(dictionary)) {}
 
   static Value undefined(std::string message);
+  static Value written(std::string text, std::vector<GeneratedPart> generated);
   // Throw Failure when values would be nested deeper than kMostNested.
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
