@@ -82,15 +82,20 @@ class ShardedSchedule : public AttentionSchedule {
     backend_.wait(compute(), backend_.record(communication()));
   }
 
+  DType gradient_dtype() const override {
+    return sizes_.ring_size * sizes_.ulysses_size == 1 ? backend_.compute_dtype() : DType::float32;
+  }
+
   void backward(const AttentionPlan& plan, const ShardedQkv& qkv, const Tensor& output, const Tensor& log_sum_exp,
                 const Tensor& doutput, const ShardedQkvGradient& gradient) override {
     const ShardedPlan& own = checked(plan, qkv, log_sum_exp);
     const int64_t tokens = own.own_shard.size();
     check_tensor(output, "output", backend_.compute_dtype(), tokens, heads_.query_heads, heads_.value_size);
     check_tensor(doutput, "doutput", backend_.compute_dtype(), tokens, heads_.query_heads, heads_.value_size);
-    check_tensor(gradient.dquery, "dquery", DType::float32, tokens, heads_.query_heads, heads_.key_size);
-    check_tensor(gradient.dkey, "dkey", DType::float32, tokens, heads_.key_heads, heads_.key_size);
-    check_tensor(gradient.dvalue, "dvalue", DType::float32, tokens, heads_.key_heads, heads_.value_size);
+    const DType gradients = gradient.dquery.dtype == gradient_dtype() ? gradient_dtype() : DType::float32;
+    check_tensor(gradient.dquery, "dquery", gradients, tokens, heads_.query_heads, heads_.key_size);
+    check_tensor(gradient.dkey, "dkey", gradients, tokens, heads_.key_heads, heads_.key_size);
+    check_tensor(gradient.dvalue, "dvalue", gradients, tokens, heads_.key_heads, heads_.value_size);
     if (sizes_.ulysses_size == 1) {
       backend_.wait(communication(), backend_.record(compute()));
       inner_->backward(own.sequence, own_queries(), qkv, output, log_sum_exp, doutput, gradient,

@@ -148,16 +148,17 @@ void check(const AttentionBackward& arguments, DType compute) {
   const Checker is("attention_backward");
   const auto& [query, key, value, output, log_sum_exp, doutput, tasks, scale, dquery, dkey, dvalue, overwrites_dquery,
                overwrites_dkey_dvalue] = arguments;
-  static_cast<void>(overwrites_dquery);
-  static_cast<void>(overwrites_dkey_dvalue);
   check_query_key_value(is, query, key, value, compute);
   const Extents results = {query.extent(0), query.extent(1), value.extent(2)};
   is.tensor("output", output, {compute}, results);
   is.tensor("log_sum_exp", log_sum_exp, {DType::float32}, {query.extent(0), query.extent(1)});
   is.tensor("doutput", doutput, {compute}, results);
-  is.tensor("dquery", dquery, {DType::float32}, query.extents);
-  is.tensor("dkey", dkey, {DType::float32}, key.extents);
-  is.tensor("dvalue", dvalue, {DType::float32}, value.extents);
+  // A gradient that is added to is float32.
+  const DType query_gradient = overwrites_dquery ? compute : DType::float32;
+  const DType key_gradient = overwrites_dkey_dvalue ? compute : DType::float32;
+  is.tensor("dquery", dquery, {DType::float32, query_gradient}, query.extents);
+  is.tensor("dkey", dkey, {DType::float32, key_gradient}, key.extents);
+  is.tensor("dvalue", dvalue, {DType::float32, key_gradient}, value.extents);
   is.finite("scale", scale);
   check_tasks(is, tasks, query.extent(0), key.extent(0));
 }

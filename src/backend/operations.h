@@ -94,9 +94,10 @@ struct AttentionBackward {
   Tensor doutput;            // like output
   std::span<const AttentionTask> tasks;
   float scale = 1.0f;
-  Tensor dquery;  // [query tokens, query heads, key size] float32
-  Tensor dkey;    // [key tokens, key heads, key size] float32
-  Tensor dvalue;  // [key tokens, key heads, value size] float32
+  // float32; compute dtype is allowed where the gradient is overwritten (it is rounded once).
+  Tensor dquery;  // [query tokens, query heads, key size]
+  Tensor dkey;    // [key tokens, key heads, key size]
+  Tensor dvalue;  // [key tokens, key heads, value size]
   bool overwrites_dquery = false;
   bool overwrites_dkey_dvalue = false;
 };

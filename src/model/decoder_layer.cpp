@@ -375,7 +375,8 @@ void DecoderLayer::attention_backward(const Tensor& input, const Projections& pr
   backend_.gemm(stream_, output_weight_gradient);
   if (index_.output_bias >= 0) backend_.column_sum(stream_, {doutput, gradients[index_.output_bias]});
 
-  Buffer gradient = allocate("gradient of query, key, value", MemoryClass::workspace, DType::float32, {tokens, width});
+  const DType gradient_dtype = schedule_.gradient_dtype();
+  Buffer gradient = allocate("gradient of query, key, value", MemoryClass::workspace, gradient_dtype, {tokens, width});
   {
     Buffer dattention = workspace("gradient of the attention output", {tokens, query_heads * model_.head_size});
     Gemm output_gradient;
@@ -392,8 +393,8 @@ void DecoderLayer::attention_backward(const Tensor& input, const Projections& pr
                        parts);
   }
 
-  // Back through RoPE and head norms, in place where gradients are float32 anyway.
-  const bool in_place = compute == DType::float32;
+  // Back through RoPE and head norms, in place where attention makes gradients in the compute dtype.
+  const bool in_place = compute == gradient_dtype;
   Buffer converted = in_place ? Buffer() : workspace("gradient of query, key, value before RoPE", {tokens, width});
   const Tensor projected = in_place ? gradient.tensor() : converted.tensor();
   const auto rotate_back = [&](int64_t first_head, int64_t count, int norm_weight, const Buffer& inverse_rms) {

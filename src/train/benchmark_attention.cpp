@@ -25,7 +25,8 @@ double seconds_since(Clock::time_point start) {
 // One rank's tensors of one layer, filled with random numbers.
 class LayerTensors {
  public:
-  LayerTensors(Backend& backend, const HeadShape& heads, const AttentionPlan& plan) : backend_(backend) {
+  LayerTensors(Backend& backend, const HeadShape& heads, const AttentionPlan& plan, DType gradients)
+      : backend_(backend) {
     const int64_t tokens = plan.shard().size();
     const DType compute = backend.compute_dtype();
     qkv = {make(query_, compute, {tokens, heads.query_heads, heads.key_size}, true),
@@ -34,9 +35,9 @@ class LayerTensors {
     output = make(output_, compute, {tokens, heads.query_heads, heads.value_size}, false);
     log_sum_exp = make(log_sum_exp_, DType::float32, plan.log_sum_exp_extents(), false);
     doutput = make(doutput_, compute, {tokens, heads.query_heads, heads.value_size}, true);
-    gradient = {make(dquery_, DType::float32, {tokens, heads.query_heads, heads.key_size}, false),
-                make(dkey_, DType::float32, {tokens, heads.key_heads, heads.key_size}, false),
-                make(dvalue_, DType::float32, {tokens, heads.key_heads, heads.value_size}, false)};
+    gradient = {make(dquery_, gradients, {tokens, heads.query_heads, heads.key_size}, false),
+                make(dkey_, gradients, {tokens, heads.key_heads, heads.key_size}, false),
+                make(dvalue_, gradients, {tokens, heads.key_heads, heads.value_size}, false)};
   }
 
   ShardedQkv qkv;
@@ -120,7 +121,7 @@ AttentionBenchmarkRow measure(const AttentionBenchmark& benchmark, int64_t token
       const std::unique_ptr<AttentionSchedule> schedule =
           make_schedule(mesh_choice.schedule, mesh_choice.layout, heads, *backend, mesh);
       const std::unique_ptr<AttentionPlan> plan = schedule->plan(documents, MaskRule{true, benchmark.window});
-      const LayerTensors layer(*backend, heads, *plan);
+      const LayerTensors layer(*backend, heads, *plan, schedule->gradient_dtype());
       const auto forward = [&] { schedule->forward(*plan, layer.qkv, layer.output, layer.log_sum_exp); };
       const auto backward = [&] {
         schedule->backward(*plan, layer.qkv, layer.output, layer.log_sum_exp, layer.doutput, layer.gradient);

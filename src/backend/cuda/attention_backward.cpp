@@ -1,5 +1,8 @@
-// The backward half of CudaAttention. Each call's gradients come in bfloat16 from cuDNN and are added to the caller's
-// float32 tensors, or written there when nothing is in them yet; own kernels add directly.
+// The backward half of CudaAttention. cuDNN makes bfloat16 gradients of each call, own kernels add in float32.
+//
+// A gradient that is to be overwritten, and whose tokens belong to one call each, is written by those calls: bfloat16
+// ones where cuDNN makes them. Everything else is added up in float32, in the caller's tensor or, when that is
+// bfloat16, in workspace that is rounded at the end.
 #include <bit>
 #include <initializer_list>
 #include <vector>
@@ -10,51 +13,53 @@
 namespace ithaca::cuda {
 namespace {
 
+// A gradient as the calls of one list see it.
+struct Target {
+  Tensor tensor;            // float32, or bfloat16 when `overwrites`
+  bool overwrites = false;  // each call writes the tokens that it covers; otherwise it adds to them
+};
+
+bool is_bfloat16(const Tensor& tensor) {
+  return tensor.dtype == DType::bfloat16;
+}
+
 // Backward calls of one list.
 class BackwardCalls {
  public:
-  BackwardCalls(AttentionEngine& engine, const AttentionBackward& arguments, cudaStream_t stream)
-      : engine_(engine), arguments_(arguments), stream_(stream) {}
+  BackwardCalls(AttentionEngine& engine, const AttentionBackward& arguments, const Target& dquery, const Target& dkey,
+                const Target& dvalue, cudaStream_t stream)
+      : engine_(engine), arguments_(arguments), dquery_(dquery), dkey_(dkey), dvalue_(dvalue), stream_(stream) {}
 
-  // `overwrites`: the call's gradients are all there is, and go over what the caller's tensors hold.
-  struct Overwrites {
-    bool dquery = false;
-    bool dkey_dvalue = false;
-  };
-
-  void run(PreparedCall& prepared, Overwrites overwrites) {
-    overwrites_ = overwrites;
+  void run(PreparedCall& prepared) {
     if (prepared.call.form == AttentionForm::dense && run_dense(prepared)) return;
     if (prepared.call.form != AttentionForm::tasks && run_ragged(prepared)) return;
     run_tasks(prepared);
   }
 
  private:
-  // bfloat16 gradients of a call.
-  struct Gradients {
-    OwnTensor dquery, dkey, dvalue;
+  // Where cuDNN writes a gradient of some tokens: in its place, or in memory of its own.
+  struct Written {
+    Tensor tensor;  // bfloat16
+    OwnTensor own;  // empty: in its place
   };
 
-  Gradients allocate_gradients(int64_t query_tokens, int64_t key_tokens) {
-    const int64_t size = arguments_.query.extent(2);
-    const int64_t key_heads = arguments_.key.extent(1);
-    return {allocate("attention.dquery", DType::bfloat16, {query_tokens, arguments_.query.extent(1), size}),
-            allocate("attention.dkey", DType::bfloat16, {key_tokens, key_heads, size}),
-            allocate("attention.dvalue", DType::bfloat16, {key_tokens, key_heads, size})};
-  }
-
-  // Adds a dense [batch * length, heads, size] gradient to the tokens it belongs to.
-  void add_batch(const Tensor& from, int64_t first, int64_t distance, int64_t length, int64_t batch, const Tensor& to,
-                 bool overwrites) {
+  // A dense [batch * length, heads, size] gradient that is not in its place, to the tokens it belongs to.
+  void place_batch(const Written& from, int64_t first, int64_t distance, int64_t length, int64_t batch,
+                   const Target& to) {
+    if (from.own.is_empty()) return;
     if (distance == length) {
-      add_gradient(from, to.slice(0, first, first + batch * length), overwrites, stream_);
+      place_gradient(from.tensor, to.tensor.slice(0, first, first + batch * length), to.overwrites, stream_);
       return;
     }
     for (int64_t i = 0; i < batch; ++i) {
       const int64_t begin = first + i * distance;
-      add_gradient(from.slice(0, i * length, (i + 1) * length), to.slice(0, begin, begin + length), overwrites,
-                   stream_);
+      place_gradient(from.tensor.slice(0, i * length, (i + 1) * length), to.tensor.slice(0, begin, begin + length),
+                     to.overwrites, stream_);
     }
+  }
+
+  static bool takes_dense(const Target& target) {
+    return target.overwrites && is_bfloat16(target.tensor) && AttentionEngine::is_aligned(target.tensor);
   }
 
   bool run_dense(const PreparedCall& prepared) {
@@ -68,20 +73,41 @@ class BackwardCalls {
     shape.value = cudnn_strides(arguments_.value, k_distance);
     shape.output = cudnn_strides(arguments_.output, q_distance);
     shape.doutput = cudnn_strides(arguments_.doutput, q_distance);
-    const int64_t query_row = shape.query_heads * shape.head_size;
-    const int64_t key_row = shape.key_heads * shape.head_size;
-    shape.dquery = {shape.query_length * query_row, shape.head_size, query_row};
-    shape.dkey = {shape.key_length * key_row, shape.head_size, key_row};
-    shape.dvalue = shape.dkey;
-    if (!engine_.admits_dense(shape)) return false;
+    // In place where that is possible, in rows without gaps otherwise.
+    const auto choose = [&](const Target& target, int64_t distance, int64_t length, bool in_place) {
+      const int64_t heads = target.tensor.extent(1);
+      const CudnnStrides packed_rows = {length * heads * shape.head_size, shape.head_size, heads * shape.head_size};
+      return in_place && takes_dense(target) ? cudnn_strides(target.tensor, distance) : packed_rows;
+    };
+    bool in_place = true;
+    for (;; in_place = false) {
+      shape.dquery = choose(dquery_, q_distance, shape.query_length, in_place);
+      shape.dkey = choose(dkey_, k_distance, shape.key_length, in_place);
+      shape.dvalue = choose(dvalue_, k_distance, shape.key_length, in_place);
+      if (engine_.admits_dense(shape)) break;
+      if (!in_place) return false;
+    }
 
+    const AttentionEntry& first = call.entries.front();
+    const auto written = [&](std::string_view name, const Target& target, int64_t first_token, int64_t length) {
+      Written result;
+      if (in_place && takes_dense(target)) {
+        result.tensor = target.tensor.slice(0, first_token, target.tensor.extent(0));
+      } else {
+        result.own =
+            allocate(name, DType::bfloat16, {shape.batch * length, target.tensor.extent(1), target.tensor.extent(2)});
+        result.tensor = result.own.tensor;
+      }
+      return result;
+    };
     const Extents rows = {shape.batch, shape.query_heads, shape.query_length};
     const OwnTensor log_sum_exp = allocate("attention.log_sum_exp_by_head", DType::float32, rows);
     const OwnTensor sums = allocate("attention.row_sums", DType::float32, rows);
     const OwnTensor accumulator = allocate("attention.dquery_accumulator", DType::float32,
                                            {shape.batch, shape.query_heads, shape.query_length, shape.head_size});
-    const Gradients gradients = allocate_gradients(shape.batch * shape.query_length, shape.batch * shape.key_length);
-    const AttentionEntry& first = call.entries.front();
+    const Written dquery = written("attention.dquery", dquery_, first.q_begin, shape.query_length);
+    const Written dkey = written("attention.dkey", dkey_, first.k_begin, shape.key_length);
+    const Written dvalue = written("attention.dvalue", dvalue_, first.k_begin, shape.key_length);
     gather_rows(arguments_.log_sum_exp, first.q_begin, q_distance, shape.batch, shape.query_length,
                 log_sum_exp.tensor.as<float>(), stream_);
     CudnnBackwardData data;
@@ -93,13 +119,13 @@ class BackwardCalls {
     data.log_sum_exp = log_sum_exp.tensor.as<float>();
     data.row_sums = sums.tensor.as<float>();
     data.dquery_accumulator = accumulator.tensor.as<float>();
-    execute(shape, data, gradients, call.window);
-    add_batch(gradients.dquery.tensor, first.q_begin, q_distance, shape.query_length, shape.batch, arguments_.dquery,
-              overwrites_.dquery);
-    add_batch(gradients.dkey.tensor, first.k_begin, k_distance, shape.key_length, shape.batch, arguments_.dkey,
-              overwrites_.dkey_dvalue);
-    add_batch(gradients.dvalue.tensor, first.k_begin, k_distance, shape.key_length, shape.batch, arguments_.dvalue,
-              overwrites_.dkey_dvalue);
+    data.dquery = dquery.tensor.data;
+    data.dkey = dkey.tensor.data;
+    data.dvalue = dvalue.tensor.data;
+    execute(shape, data, call.window);
+    place_batch(dquery, first.q_begin, q_distance, shape.query_length, shape.batch, dquery_);
+    place_batch(dkey, first.k_begin, k_distance, shape.key_length, shape.batch, dkey_);
+    place_batch(dvalue, first.k_begin, k_distance, shape.key_length, shape.batch, dvalue_);
     return true;
   }
 
@@ -129,7 +155,9 @@ class BackwardCalls {
     const OwnTensor sums = allocate("attention.row_sums", DType::float32, {query_tokens, shape.query_heads});
     const OwnTensor accumulator =
         allocate("attention.dquery_accumulator", DType::float32, {query_tokens, shape.query_heads, shape.head_size});
-    const Gradients gradients = allocate_gradients(query_tokens, key_tokens);
+    const Written dquery = written_ragged("attention.dquery", dquery_, prepared.queries);
+    const Written dkey = written_ragged("attention.dkey", dkey_, prepared.keys);
+    const Written dvalue = written_ragged("attention.dvalue", dvalue_, prepared.keys);
     OwnTensor dkey_by_query_head, dvalue_by_query_head;
     CudnnBackwardData data;
     if (shape.query_heads != shape.key_heads) {
@@ -142,11 +170,11 @@ class BackwardCalls {
     // cuDNN writes the tokens of the rectangles only, and all of the span is read below.
     if (!prepared.covers_query_span()) {
       clear(accumulator);
-      clear(gradients.dquery);
+      clear(dquery.own);
     }
     if (!prepared.covers_key_span()) {
       for (const OwnTensor* tensor : std::initializer_list<const OwnTensor*>{
-               &gradients.dkey, &gradients.dvalue, &dkey_by_query_head, &dvalue_by_query_head}) {
+               &dkey.own, &dvalue.own, &dkey_by_query_head, &dvalue_by_query_head}) {
         clear(*tensor);
       }
     }
@@ -160,33 +188,102 @@ class BackwardCalls {
     data.dquery_accumulator = accumulator.tensor.as<float>();
     const RaggedTokenStrides strides = {query_row, key_row, key_row, query_row, shape.query_heads};
     data.ragged = engine_.lists().ragged_arrays(prepared, strides, shape.batch, queries.begin, keys.begin, stream_);
-    execute(shape, data, gradients, prepared.call.window);
-    add_gradient(gradients.dquery.tensor, arguments_.dquery.slice(0, queries.begin, queries.end), overwrites_.dquery,
-                 stream_);
-    add_gradient(gradients.dkey.tensor, arguments_.dkey.slice(0, keys.begin, keys.end), overwrites_.dkey_dvalue,
-                 stream_);
-    add_gradient(gradients.dvalue.tensor, arguments_.dvalue.slice(0, keys.begin, keys.end), overwrites_.dkey_dvalue,
-                 stream_);
+    data.dquery = dquery.tensor.data;
+    data.dkey = dkey.tensor.data;
+    data.dvalue = dvalue.tensor.data;
+    execute(shape, data, prepared.call.window);
+    place_ranges(dquery, prepared.queries, dquery_);
+    place_ranges(dkey, prepared.keys, dkey_);
+    place_ranges(dvalue, prepared.keys, dvalue_);
     return true;
   }
 
-  void run_tasks(PreparedCall& prepared) {
-    if (overwrites_.dquery) clear_gradient(arguments_.dquery, stream_);
-    if (overwrites_.dkey_dvalue) {
-      clear_gradient(arguments_.dkey, stream_);
-      clear_gradient(arguments_.dvalue, stream_);
+  // `ranges`: the tokens of the call, which in place have no gaps in memory.
+  Written written_ragged(std::string_view name, const Target& target, const std::vector<TokenRange>& ranges) {
+    const Tensor span = target.tensor.slice(0, ranges.front().begin, ranges.back().end);
+    const bool in_place = takes_dense(target) && ranges.size() == 1 && span.is_contiguous();
+    if (in_place) return {span, {}};
+    Written result;
+    result.own = allocate(name, DType::bfloat16, span.extents);
+    result.tensor = result.own.tensor;
+    return result;
+  }
+
+  // The tokens of `ranges`, counted from the first of them in `from`, to where they belong.
+  void place_ranges(const Written& from, const std::vector<TokenRange>& ranges, const Target& to) {
+    if (from.own.is_empty()) return;
+    const int64_t first = ranges.front().begin;
+    if (!to.overwrites) {  // zeros between the ranges add nothing
+      place_gradient(from.tensor, to.tensor.slice(0, first, ranges.back().end), false, stream_);
+      return;
     }
+    for (const TokenRange& range : ranges) {
+      place_gradient(from.tensor.slice(0, range.begin - first, range.end - first),
+                     to.tensor.slice(0, range.begin, range.end), true, stream_);
+    }
+  }
+
+  // Tasks that share neither queries nor keys, all of them short: gradients are written once.
+  bool run_documents(PreparedCall& prepared) {
+    if (prepared.longest_document == 0) return false;
+    AttentionBackward arguments = arguments_;
+    arguments.dquery = dquery_.tensor;
+    arguments.dkey = dkey_.tensor;
+    arguments.dvalue = dvalue_.tensor;
+    arguments.overwrites_dquery = dquery_.overwrites;
+    arguments.overwrites_dkey_dvalue = dkey_.overwrites;
+    if (!takes_documents(arguments)) return false;
+    const DocumentTasks documents = engine_.lists().documents(prepared, stream_);
+    const int64_t blocks = document_blocks(arguments, documents.count);
+    const OwnTensor sums =
+        allocate("attention.row_sums", DType::float32, {arguments.query.extent(0), arguments.query.extent(1)});
+    const auto queue = engine_.allocate_bytes("attention.document_queue", static_cast<int64_t>(sizeof(int)), stream_);
+    const auto workspace = engine_.allocate_bytes(
+        "attention.document_dquery", document_workspace_bytes(arguments, documents.longest, blocks), stream_);
+    document_attention_backward(arguments, documents, sums.tensor.as<float>(), static_cast<int*>(queue.get()),
+                                workspace.get(), blocks, stream_);
+    return true;
+  }
+
+  // Own kernels add in float32.
+  void run_tasks(PreparedCall& prepared) {
+    if (run_documents(prepared)) return;
+    AttentionBackward arguments = arguments_;
+    const OwnTensor dquery = added_to(arguments.dquery, dquery_, prepared.queries);
+    const OwnTensor dkey = added_to(arguments.dkey, dkey_, prepared.keys);
+    const OwnTensor dvalue = added_to(arguments.dvalue, dvalue_, prepared.keys);
     const OwnTensor sums =
         allocate("attention.row_sums", DType::float32, {arguments_.query.extent(0), arguments_.query.extent(1)});
     output_gradient_sums(arguments_.output, arguments_.doutput, sums.tensor.as<float>(), stream_);
     const AttentionLists::Tiles tiles = engine_.lists().tiles(prepared, stream_);
-    task_attention_backward(arguments_, tiles.by_query, tiles.by_key, sums.tensor.as<float>(), stream_);
+    task_attention_backward(arguments, tiles.by_query, tiles.by_key, sums.tensor.as<float>(), stream_);
+    round(dquery, dquery_, prepared.queries);
+    round(dkey, dkey_, prepared.keys);
+    round(dvalue, dvalue_, prepared.keys);
   }
 
-  void execute(const CudnnAttentionShape& shape, CudnnBackwardData& data, const Gradients& gradients, int64_t window) {
-    data.dquery = gradients.dquery.tensor.data;
-    data.dkey = gradients.dkey.tensor.data;
-    data.dvalue = gradients.dvalue.tensor.data;
+  // Makes `gradient` what own kernels add to: the target, or float32 memory in its place, with zeros where it is to be
+  // overwritten.
+  OwnTensor added_to(Tensor& gradient, const Target& target, const std::vector<TokenRange>& ranges) {
+    OwnTensor own;
+    gradient = target.tensor;
+    if (is_bfloat16(target.tensor) && target.overwrites) {
+      own = allocate("attention.float32_gradient", DType::float32, target.tensor.extents);
+      gradient = own.tensor;
+    }
+    if (target.overwrites) {
+      for (const TokenRange& range : ranges) clear_gradient(gradient.slice(0, range.begin, range.end), stream_);
+    }
+    return own;
+  }
+  void round(const OwnTensor& from, const Target& to, const std::vector<TokenRange>& ranges) {
+    if (from.is_empty()) return;
+    for (const TokenRange& range : ranges) {
+      round_gradient(from.tensor.slice(0, range.begin, range.end), to.tensor.slice(0, range.begin, range.end), stream_);
+    }
+  }
+
+  void execute(const CudnnAttentionShape& shape, CudnnBackwardData& data, int64_t window) {
     data.scale = arguments_.scale;
     data.window = window;
     const auto workspace =
@@ -228,42 +325,80 @@ class BackwardCalls {
 
   AttentionEngine& engine_;
   const AttentionBackward& arguments_;
+  Target dquery_, dkey_, dvalue_;
   cudaStream_t stream_;
-  Overwrites overwrites_;  // of the call at hand
 };
 
-// Whether the ranges are all of `tokens`.
-bool are_all(const std::vector<TokenRange>& ranges, int64_t tokens) {
-  return ranges.size() == 1 && ranges[0] == TokenRange{0, tokens};
-}
+// Which tokens the calls of a list cover on one side.
+struct Coverage {
+  bool is_direct = true;            // every token belongs to one call, in few enough ranges to write them one by one
+  std::vector<TokenRange> covered;  // all of them
+
+  static Coverage of(const std::vector<PreparedCall>& calls, std::vector<TokenRange> PreparedCall::*side) {
+    constexpr size_t kMostRanges = 16;
+    Coverage coverage;
+    size_t ranges = 0;
+    for (const PreparedCall& call : calls) {
+      coverage.is_direct = coverage.is_direct && are_disjoint(coverage.covered, call.*side);
+      coverage.covered = joined_ranges(coverage.covered, call.*side);
+      ranges += (call.*side).size();
+    }
+    coverage.is_direct = coverage.is_direct && ranges <= kMostRanges;
+    return coverage;
+  }
+  bool is_all(int64_t tokens) const { return covered.size() == 1 && covered[0] == TokenRange{0, tokens}; }
+};
+
+// Makes the target of a gradient for the time of a list, and what is left to do afterwards.
+class TargetScope {
+ public:
+  TargetScope(AttentionEngine& engine, const Tensor& gradient, bool overwrites, const Coverage& coverage,
+              cudaStream_t stream)
+      : gradient_(gradient), target_{gradient, overwrites && coverage.is_direct}, stream_(stream) {
+    if (overwrites && !target_.overwrites && is_bfloat16(gradient)) {
+      sum_ = engine.allocate("attention.float32_gradient", DType::float32, gradient.extents, stream);
+      target_.tensor = sum_.tensor;
+    }
+    if (overwrites && (!target_.overwrites || !coverage.is_all(gradient.extent(0)))) {
+      clear_gradient(target_.tensor, stream);
+    }
+  }
+  const Target& target() const { return target_; }
+  void finish() const {
+    if (!sum_.is_empty()) round_gradient(sum_.tensor, gradient_, stream_);
+  }
+
+ private:
+  Tensor gradient_;
+  Target target_;
+  OwnTensor sum_;
+  cudaStream_t stream_;
+};
 
 }  // namespace
 
 void attention_backward(AttentionEngine& engine, const AttentionBackward& arguments, cudaStream_t stream) {
-  BackwardCalls::Overwrites overwrites{arguments.overwrites_dquery, arguments.overwrites_dkey_dvalue};
-  const auto clear = [&](bool dquery, bool dkey_dvalue) {
-    if (dquery) clear_gradient(arguments.dquery, stream);
-    if (!dkey_dvalue) return;
-    clear_gradient(arguments.dkey, stream);
-    clear_gradient(arguments.dvalue, stream);
-  };
   if (arguments.tasks.empty() || arguments.query.element_count() == 0 || arguments.key.element_count() == 0) {
-    clear(overwrites.dquery, overwrites.dkey_dvalue);
+    if (arguments.overwrites_dquery) clear_gradient(arguments.dquery, stream);
+    if (arguments.overwrites_dkey_dvalue) {
+      clear_gradient(arguments.dkey, stream);
+      clear_gradient(arguments.dvalue, stream);
+    }
     return;
   }
   const bool fused = !engine.options().deterministic && AttentionEngine::is_aligned(arguments.output) &&
                      AttentionEngine::is_aligned(arguments.doutput);
   const AttentionCallRules rules =
       engine.rules(arguments.query, arguments.key, arguments.value, fused, engine.options().longest_own_backward);
-  BackwardCalls calls(engine, arguments, stream);
   std::vector<PreparedCall>& list = engine.lists().find(arguments.tasks, rules);
-  // A single call that writes all tokens of a gradient can overwrite it; otherwise it is cleared and added to.
-  const bool is_single = list.size() == 1;
-  const bool all_queries = is_single && are_all(list[0].queries, arguments.query.extent(0));
-  const bool all_keys = is_single && are_all(list[0].keys, arguments.key.extent(0));
-  clear(overwrites.dquery && !all_queries, overwrites.dkey_dvalue && !all_keys);
-  overwrites = {overwrites.dquery && all_queries, overwrites.dkey_dvalue && all_keys};
-  for (PreparedCall& prepared : list) calls.run(prepared, overwrites);
+  const Coverage queries = Coverage::of(list, &PreparedCall::queries);
+  const Coverage keys = Coverage::of(list, &PreparedCall::keys);
+  const TargetScope dquery(engine, arguments.dquery, arguments.overwrites_dquery, queries, stream);
+  const TargetScope dkey(engine, arguments.dkey, arguments.overwrites_dkey_dvalue, keys, stream);
+  const TargetScope dvalue(engine, arguments.dvalue, arguments.overwrites_dkey_dvalue, keys, stream);
+  BackwardCalls calls(engine, arguments, dquery.target(), dkey.target(), dvalue.target(), stream);
+  for (PreparedCall& prepared : list) calls.run(prepared);
+  for (const TargetScope* scope : {&dquery, &dkey, &dvalue}) scope->finish();
 }
 
 }  // namespace ithaca::cuda

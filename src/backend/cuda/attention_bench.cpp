@@ -47,9 +47,11 @@ class Bench {
     double backward_ms = 0.0;
   };
 
-  // The tensors of one sequence; gradients are added to whatever is there.
+  // The tensors of one sequence. Gradients of one list are bfloat16 and overwritten, as on one rank; those of several
+  // are float32 and added to.
   struct Tensors {
     TestTensor query, key, value, output, log_sum_exp, doutput, dquery, dkey, dvalue;
+    TestTensor dquery_sum, dkey_sum, dvalue_sum;
   };
 
   Tensors make_tensors(int64_t tokens) {
@@ -68,6 +70,9 @@ class Bench {
                        make(DType::bfloat16, kQueryHeads),
                        make_test_tensor(memory_, DType::float32, {tokens, kQueryHeads}),
                        make(DType::bfloat16, kQueryHeads),
+                       make(DType::bfloat16, kQueryHeads),
+                       make(DType::bfloat16, kKeyHeads),
+                       make(DType::bfloat16, kKeyHeads),
                        make(DType::float32, kQueryHeads),
                        make(DType::float32, kKeyHeads),
                        make(DType::float32, kKeyHeads)};
@@ -105,9 +110,11 @@ class Bench {
         arguments.doutput = tensors.doutput.tensor;
         arguments.tasks = tasks;
         arguments.scale = kScale;
-        arguments.dquery = tensors.dquery.tensor;
-        arguments.dkey = tensors.dkey.tensor;
-        arguments.dvalue = tensors.dvalue.tensor;
+        const bool is_only = lists.size() == 1;
+        arguments.overwrites_dquery = arguments.overwrites_dkey_dvalue = is_only;
+        arguments.dquery = (is_only ? tensors.dquery : tensors.dquery_sum).tensor;
+        arguments.dkey = (is_only ? tensors.dkey : tensors.dkey_sum).tensor;
+        arguments.dvalue = (is_only ? tensors.dvalue : tensors.dvalue_sum).tensor;
         attention.backward(stream_, arguments);
       }
     };
@@ -303,15 +310,30 @@ void bench_documents(Bench& bench) {
       {"about 256 of 64 to 448", uneven},
       {"window 4096", {kTokens}, 4096},
       {"32K + 16K + ..., window 4096", halves, 4096}};
+  // Without the plans of other tables: dense ones are bounded.
+  CudaAttention attention(bench.memory().provider(false));
   for (const Mix& mix : mixes) {
     const std::vector<std::vector<AttentionTask>> lists = {causal_documents(mix.lengths, mix.window)};
-    print(mix.name, bench.through_attention(bench.attention(), tensors, lists), pairs_of(lists), raw);
+    print(mix.name, bench.through_attention(attention, tensors, lists), pairs_of(lists), raw);
   }
-  std::printf("  plans built %d\n", static_cast<int>(bench.attention().plans_built()));
+  std::printf("  plans built %d\n", static_cast<int>(attention.plans_built()));
+  CudaAttention::Options fused;
+  fused.longest_own_backward = 0;
+  CudaAttention fused_attention(bench.memory().provider(false), fused);
+  for (const int64_t length : {256, 512, 1024}) {
+    const std::vector<std::vector<AttentionTask>> equal = {
+        causal_documents(std::vector<int64_t>(static_cast<size_t>(kTokens / length), length))};
+    print("cuDNN alone, documents of " + std::to_string(length),
+          bench.through_attention(fused_attention, tensors, equal), pairs_of(equal), raw);
+  }
+  print("cuDNN alone, about 256 of 64 to 448",
+        bench.through_attention(fused_attention, tensors, {causal_documents(uneven)}),
+        pairs_of({causal_documents(uneven)}), raw);
 
   CudaAttention::Options own;
   own.use_cudnn = false;
   CudaAttention own_attention(bench.memory().provider(false), own);
+  // Documents of up to kLongestDocument have a backward kernel of their own.
   for (const int64_t length : {256, 512, 1024, 4096}) {
     const std::vector<std::vector<AttentionTask>> equal = {
         causal_documents(std::vector<int64_t>(static_cast<size_t>(kTokens / length), length))};
@@ -322,8 +344,7 @@ void bench_documents(Bench& bench) {
   print("task kernels, about 256 of 64 to 448", bench.through_attention(own_attention, tensors, uneven_list),
         pairs_of(uneven_list), raw);
   const std::vector<std::vector<AttentionTask>> odd = {{{0, 4096, 0, 4096, 0, kNoUpper}}};
-  print("keys of an earlier shard, window 4096", bench.through_attention(bench.attention(), tensors, odd),
-        pairs_of(odd), raw);
+  print("keys of an earlier shard, window 4096", bench.through_attention(attention, tensors, odd), pairs_of(odd), raw);
 }
 
 // The hops of rank 0 of 4 over shards of 16384 tokens, all keys at hand: what merging costs.

@@ -1,6 +1,7 @@
 #include "backend/cuda/attention_calls.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -201,30 +202,47 @@ bool is_dense_batch(const AttentionCall& call, const AttentionCallRules& rules) 
   return true;
 }
 
-// Decides the form of fused calls, cutting calls where that is quicker or needed.
+bool is_large(const AttentionEntry& entry, const AttentionCallRules& rules) {
+  return can_be_dense(entry, rules) && entry.q_length * rules.query_heads >= rules.large_entry_rows;
+}
+
+// Decides the form of fused calls, cutting calls where that is quicker or needed: the largest rectangles have dense
+// calls of their own, which are quicker than their share of a ragged one.
 std::vector<AttentionCall> with_forms(const AttentionCall& call, const AttentionCallRules& rules) {
   std::vector<AttentionCall> result;
-  const auto add = [&](AttentionForm form, size_t begin, size_t end) {
+  const auto add = [&](AttentionForm form, std::vector<AttentionEntry> entries) {
     AttentionCall part;
     part.form = form;
     part.mask = call.mask;
     part.window = call.window;
-    part.entries.assign(call.entries.begin() + static_cast<std::ptrdiff_t>(begin),
-                        call.entries.begin() + static_cast<std::ptrdiff_t>(end));
+    part.entries = std::move(entries);
     result.push_back(std::move(part));
   };
-  const size_t count = call.entries.size();
-  const bool all_large =
-      count <= 3 && std::all_of(call.entries.begin(), call.entries.end(), [&](const auto& entry) {
-        return can_be_dense(entry, rules) && entry.q_length * rules.query_heads >= rules.large_entry_rows;
-      });
   if (is_dense_batch(call, rules)) {
-    add(AttentionForm::dense, 0, count);
-  } else if (all_large) {
-    for (size_t i = 0; i < count; ++i) add(AttentionForm::dense, i, i + 1);
-  } else {
-    const auto most = static_cast<size_t>(rules.most_entries);
-    for (size_t i = 0; i < count; i += most) add(AttentionForm::ragged, i, std::min(count, i + most));
+    add(AttentionForm::dense, call.entries);
+    return result;
+  }
+  std::vector<int64_t> large;  // rows, largest first
+  for (const AttentionEntry& entry : call.entries) {
+    if (is_large(entry, rules)) large.push_back(entry.q_length);
+  }
+  std::sort(large.begin(), large.end(), std::greater<>());
+  large.resize(std::min(large.size(), static_cast<size_t>(rules.most_large_entries)));
+  std::vector<AttentionEntry> others;
+  size_t alone = 0;
+  for (const AttentionEntry& entry : call.entries) {
+    if (alone < large.size() && is_large(entry, rules) && entry.q_length >= large.back()) {
+      add(AttentionForm::dense, {entry});
+      ++alone;
+    } else {
+      others.push_back(entry);
+    }
+  }
+  for (size_t begin = 0; begin < others.size();) {
+    const size_t end = std::min(others.size(), begin + static_cast<size_t>(rules.most_entries));
+    const auto at = [&](size_t index) { return others.begin() + static_cast<std::ptrdiff_t>(index); };
+    add(AttentionForm::ragged, {at(begin), at(end)});
+    begin = end;
   }
   return result;
 }
@@ -354,9 +372,10 @@ std::vector<AttentionCall> attention_calls(std::span<const AttentionTask> tasks,
     });
     std::vector<AttentionCall> kept;
     for (AttentionCall& call : fused) {
-      const bool too_short = std::all_of(call.entries.begin(), call.entries.end(), [&](const AttentionEntry& entry) {
-        return std::max(entry.q_length, entry.k_length) <= rules.longest_short_entry;
-      });
+      const bool too_short = static_cast<int64_t>(call.entries.size()) * rules.query_heads >= rules.least_short_heads &&
+                             std::all_of(call.entries.begin(), call.entries.end(), [&](const AttentionEntry& entry) {
+                               return std::max(entry.q_length, entry.k_length) <= rules.longest_short_entry;
+                             });
       if (too_short || static_cast<int64_t>(kept.size()) >= rules.most_fused_calls ||
           visible_pairs(call) * rules.query_heads < rules.smallest_fused_work) {
         for (const AttentionEntry& entry : call.entries) rest.tasks.push_back(task_of(call, entry));

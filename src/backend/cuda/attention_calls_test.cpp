@@ -183,6 +183,35 @@ TEST(AttentionCalls, LargeRectanglesHaveCallsOfTheirOwn) {
   EXPECT_EQ(calls[1].form, AttentionForm::dense);
 }
 
+TEST(AttentionCalls, LargeRectanglesLeaveARaggedCall) {
+  AttentionCallRules rules;
+  rules.query_heads = 32;
+  std::vector<AttentionTask> tasks;
+  int64_t begin = 0;
+  for (const int64_t length : {32768, 16384, 8192, 4096, 2048, 2048}) {
+    tasks.push_back(causal(begin, begin + length));
+    begin += length;
+  }
+  const auto calls = attention_calls(tasks, rules);
+  ASSERT_THAT(calls, SizeIs(4));
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(calls[i].form, AttentionForm::dense);
+    EXPECT_THAT(calls[i].entries, SizeIs(1));
+  }
+  EXPECT_EQ(calls[3].form, AttentionForm::ragged);
+  EXPECT_THAT(calls[3].entries, SizeIs(3));
+}
+
+TEST(AttentionCalls, FewShortRectanglesStayFused) {
+  AttentionCallRules rules;
+  rules.longest_short_entry = 64;
+  rules.query_heads = 4;
+  rules.least_short_heads = 8;
+  EXPECT_EQ(attention_calls(std::vector{causal(0, 60)}, rules).at(0).form, AttentionForm::ragged);
+  EXPECT_EQ(attention_calls(std::vector{causal(0, 60), causal(60, 100)}, rules).at(0).form, AttentionForm::tasks);
+  EXPECT_EQ(attention_calls(std::vector{causal(0, 65), causal(65, 100)}, rules).at(0).form, AttentionForm::ragged);
+}
+
 TEST(AttentionCalls, NothingVisibleIsNoCall) {
   EXPECT_THAT(attention_calls({}, {}), IsEmpty());
   EXPECT_THAT(attention_calls(std::vector<AttentionTask>{{0, 10, 0, 10, kNoLower, -10}, {5, 5, 0, 3}}, {}), IsEmpty());
@@ -232,6 +261,8 @@ TEST(AttentionCalls, HoldEveryPairOnce) {
     rules.longest_short_entry = below(2) * below(8);
     rules.large_entry_rows = 1 + below(30);
     rules.most_entries = 1 + below(5);
+    rules.most_large_entries = below(4);
+    rules.least_short_heads = below(4);
     rules.most_fused_calls = 1 + below(20);
     const std::vector<AttentionCall> calls = attention_calls(tasks, rules);
     Pairs expected = pairs_of(tasks);

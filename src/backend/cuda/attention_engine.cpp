@@ -6,9 +6,9 @@
 namespace ithaca::cuda {
 namespace {
 
-// Ragged plans serve batches up to these sizes. Most lists fit the first; a plan of 256 is as fast for one rectangle.
-constexpr int64_t kSmallBatch = 256;
-constexpr int64_t kLargeBatch = 4096;
+// Ragged plans serve batches up to powers of two from this one on. Most lists fit the first, which is as fast for one
+// rectangle; much larger ones would cost time for what is not there.
+constexpr int64_t kSmallestBatch = 256;
 // Ragged plans serve lengths up to powers of two from this one on.
 constexpr int64_t kSmallestLength = 4096;
 
@@ -48,6 +48,7 @@ AttentionCallRules AttentionEngine::rules(const Tensor& query, const Tensor& key
                                           int64_t longest_own) const {
   AttentionCallRules rules;
   rules.longest_short_entry = longest_own;
+  rules.least_short_heads = options_.least_own_heads;
   rules.query_heads = query.extent(1);
   rules.smallest_fused_work = options_.smallest_cudnn_work;
   rules.fused = fused && options_.use_cudnn && query.dtype == DType::bfloat16 &&
@@ -75,7 +76,8 @@ CudnnAttentionShape AttentionEngine::ragged_shape(const PreparedCall& prepared, 
                                                   const Tensor& key) {
   CudnnAttentionShape shape = shape_of(prepared, query, key);
   shape.ragged = true;
-  shape.batch = static_cast<int64_t>(prepared.call.entries.size()) <= kSmallBatch ? kSmallBatch : kLargeBatch;
+  const auto entries = static_cast<int64_t>(prepared.call.entries.size());
+  shape.batch = static_cast<int64_t>(std::bit_ceil(as_unsigned(std::max(entries, kSmallestBatch))));
   const int64_t longest = std::max({query.extent(0), key.extent(0), kSmallestLength});
   shape.query_length = static_cast<int64_t>(std::bit_ceil(as_unsigned(longest)));
   shape.key_length = shape.query_length;

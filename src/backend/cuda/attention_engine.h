@@ -50,7 +50,7 @@ class AttentionEngine {
   // Whether a dense plan of this shape is there or may be built. Lengths are part of dense plans, so that their number
   // is bounded: the first kMostDenseShapes shapes have one, later ones run as ragged batches, whose plans are few.
   bool admits_dense(const CudnnAttentionShape& shape);
-  static constexpr size_t kMostDenseShapes = 16;
+  static constexpr size_t kMostDenseShapes = 32;
 
  private:
   CudaAttention::Options options_;

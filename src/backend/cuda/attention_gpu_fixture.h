@@ -63,10 +63,11 @@ struct Problem {
   DType dtype = DType::bfloat16;
   Layouts layouts;
   bool with_destination = true;
-  bool overwrites = false;    // the gradients; otherwise they are added to what is there
-  double key_shift = 0.0;     // added to every key element
-  double query_shift = 0.0;   // added to every query element
-  double last_key_scale = 1;  // of the keys of the last shard
+  bool overwrites = false;                // the gradients; otherwise they are added to what is there
+  DType gradient_dtype = DType::float32;  // bfloat16 only with `overwrites`, and dquery only with one shard
+  double key_shift = 0.0;                 // added to every key element
+  double query_shift = 0.0;               // added to every query element
+  double last_key_scale = 1;              // of the keys of the last shard
   uint32_t seed = 1;
 
   float scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(key_size))); }
@@ -316,9 +317,9 @@ class CudaAttentionTest : public ::testing::Test {
     tensors.doutput = make(problem.dtype, queries, problem.query_heads, problem.value_size, layouts.doutput);
     tensors.log_sum_exp =
         make_test_tensor(*memory_, DType::float32, {queries, problem.query_heads}, layouts.log_sum_exp);
-    tensors.dquery = make(DType::float32, queries, problem.query_heads, problem.key_size, layouts.dquery);
-    tensors.dkey = make(DType::float32, keys, problem.key_heads, problem.key_size, layouts.dkey);
-    tensors.dvalue = make(DType::float32, keys, problem.key_heads, problem.value_size, layouts.dvalue);
+    tensors.dquery = make(problem.gradient_dtype, queries, problem.query_heads, problem.key_size, layouts.dquery);
+    tensors.dkey = make(problem.gradient_dtype, keys, problem.key_heads, problem.key_size, layouts.dkey);
+    tensors.dvalue = make(problem.gradient_dtype, keys, problem.key_heads, problem.value_size, layouts.dvalue);
     upload(inputs.query, tensors.query);
     upload(inputs.key, tensors.key);
     upload(inputs.value, tensors.value);

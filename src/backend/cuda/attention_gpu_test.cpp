@@ -70,6 +70,35 @@ TEST_F(CudaAttentionTest, TaskKernelsInBFloat16) {
   EXPECT_EQ(attention->plans_built(), 0);
 }
 
+// More documents and key heads than blocks, so that blocks take several.
+TEST_F(CudaAttentionTest, ManyShortDocuments) {
+  CudaAttention::Options options;
+  options.longest_own_backward = 256;
+  const auto attention = make_attention(options);
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 160; ++i) lengths.push_back(1 + i * 37 % 150);
+  for (const int64_t size : {64, 128}) {
+    for (const int64_t window : {0, 40}) {
+      Problem problem = documents(lengths, window);
+      problem.key_size = problem.value_size = size;
+      problem.query_heads = 8;
+      for (const bool overwrites : {false, true}) {
+        problem.overwrites = overwrites;
+        problem.gradient_dtype = overwrites ? DType::bfloat16 : DType::float32;
+        check(*attention, problem, fmt::format("size {}, window {}, overwrites {}", size, window, overwrites),
+              kFewKeysBound);
+      }
+    }
+  }
+  // Up to the longest document that the kernel takes, and one beyond.
+  for (const int64_t longest : {640, 1024, 1025}) {
+    Problem problem = documents({longest, 65, 129, 64});
+    problem.key_size = problem.value_size = 128;
+    const auto own = make_attention(own_only());
+    check(*own, problem, fmt::format("longest {}", longest));
+  }
+}
+
 // The tensor core kernels leave the rows around the tasks alone, and read views where they are.
 TEST_F(CudaAttentionTest, TaskKernelsOnViews) {
   const auto attention = make_attention(own_only());
@@ -333,7 +362,7 @@ TEST_F(CudaAttentionTest, NoPlanIsBuiltAfterWarmUp) {
   // Dense shapes have plans of their own up to a bound.
   for (int64_t length = 1; length < 40; ++length) step(documents({128 * length / 2 / 128 * 128 + 128}));
   const int64_t bounded = attention->plans_built();
-  EXPECT_LE(bounded, plans + 16);
+  EXPECT_LE(bounded, plans + 32);
   for (int64_t length = 21; length < 24; ++length) step(documents({128 * length}));
   EXPECT_LE(attention->plans_built(), bounded + 2);
 }
@@ -382,12 +411,23 @@ TEST_F(CudaAttentionTest, GradientsAreOverwritten) {
                                                       {causal_in_shards(500, 3), "shards"}}) {
       problem.overwrites = true;
       check(*attention, problem, kernels + name);
+      if (problem.shards.size() > 1) continue;
+      problem.gradient_dtype = DType::bfloat16;
+      check(*attention, problem, kernels + name + ", bfloat16 gradients");
+      // As slices of one tensor of all gradients.
+      problem.layouts.dquery = {0, 256, 0};
+      problem.layouts.dkey = {64, 384, 0};
+      problem.layouts.dvalue = {0, 128, 64};
+      check(*attention, problem, kernels + name + ", bfloat16 gradients in views");
     }
     Problem nothing = problem_of(40, 24, {});
     nothing.overwrites = true;
-    const Results results = run(*attention, nothing, inputs_of(nothing));
-    for (const Values* values : {&results.dquery, &results.dkey, &results.dvalue}) {
-      for (const double value : *values) ASSERT_EQ(value, 0.0) << kernels;
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      nothing.gradient_dtype = dtype;
+      const Results results = run(*attention, nothing, inputs_of(nothing));
+      for (const Values* values : {&results.dquery, &results.dkey, &results.dvalue}) {
+        for (const double value : *values) ASSERT_EQ(value, 0.0) << kernels;
+      }
     }
   }
 }
@@ -409,6 +449,10 @@ TEST_F(CudaAttentionTest, MisuseIsRefused) {
   EXPECT_THROW(attention->forward(stream_, arguments), ContractError);
   EXPECT_THROW(attention->finish(stream_, *state, tensors.query.tensor.slice(0, 0, 3), tensors.log_sum_exp.tensor),
                ContractError);
+  // bfloat16 gradients that are added to.
+  problem.gradient_dtype = DType::bfloat16;
+  const Tensors rounded = tensors_of(problem, inputs);
+  EXPECT_THROW(backward(*attention, problem, rounded), ContractError);
 }
 
 }  // namespace

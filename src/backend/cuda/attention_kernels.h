@@ -73,9 +73,12 @@ void scatter_rows(const float* dense, int64_t first_token, int64_t distance, int
 void copy_heads(const Tensor& from, const Tensor& to, cudaStream_t stream);
 // to = from, [tokens, heads] float32.
 void copy_rows(const Tensor& from, const Tensor& to, cudaStream_t stream);
-// to += from, or to = from with `overwrites`: [tokens, heads, size], from bfloat16 contiguous, to float32.
-void add_gradient(const Tensor& from, const Tensor& to, bool overwrites, cudaStream_t stream);
-// to = 0, [tokens, heads, size] float32.
+// to += from, or to = from with `overwrites`: [tokens, heads, size], from bfloat16, to float32 (or bfloat16 with
+// `overwrites`).
+void place_gradient(const Tensor& from, const Tensor& to, bool overwrites, cudaStream_t stream);
+// to = from, [tokens, heads, size], float32 to bfloat16.
+void round_gradient(const Tensor& from, const Tensor& to, cudaStream_t stream);
+// to = 0, [tokens, heads, size] float32 or bfloat16.
 void clear_gradient(const Tensor& to, cudaStream_t stream);
 // sums[token, head] = sum of output * doutput; contiguous float32.
 void output_gradient_sums(const Tensor& output, const Tensor& doutput, float* sums, cudaStream_t stream);
@@ -102,5 +105,26 @@ void task_attention_forward(const AttentionForward& arguments, const TaskTiles& 
 // Adds to dquery, dkey, dvalue. `sums`: of output_gradient_sums.
 void task_attention_backward(const AttentionBackward& arguments, const TaskTiles& by_query, const TaskTiles& by_key,
                              const float* sums, cudaStream_t stream);
+
+// ---- backward attention of short documents ----
+
+// Tasks that share neither queries nor keys, those with most visible pairs first; device memory.
+struct DocumentTasks {
+  const AttentionTask* tasks = nullptr;
+  int64_t count = 0;
+  int64_t longest = 0;  // queries of one task
+};
+inline constexpr int64_t kLongestDocument = 1024;
+
+// Whether document_attention_backward takes these tensors: bfloat16 heads of up to 128 elements, aligned to 16 bytes,
+// gradients all of one dtype.
+bool takes_documents(const AttentionBackward& arguments);
+// Blocks of document_attention_backward, and the workspace that they need.
+int64_t document_blocks(const AttentionBackward& arguments, int64_t task_count);
+int64_t document_workspace_bytes(const AttentionBackward& arguments, int64_t longest, int64_t blocks);
+// Overwrites the gradients of all tokens of the tasks, or adds to them, as the arguments say. Deterministic. Workspace:
+// `sums` [query tokens, query heads] float32, one int, document_workspace_bytes().
+void document_attention_backward(const AttentionBackward& arguments, const DocumentTasks& documents, float* sums,
+                                 int* queue, void* workspace, int64_t blocks, cudaStream_t stream);
 
 }  // namespace ithaca::cuda

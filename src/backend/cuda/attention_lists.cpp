@@ -1,5 +1,6 @@
 #include "backend/cuda/attention_lists.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ithaca::cuda {
@@ -20,11 +21,31 @@ int64_t bytes_of(int64_t count) {
   return aligned(count * static_cast<int64_t>(sizeof(T)));
 }
 
+// See PreparedCall::longest_document.
+int64_t longest_document(const AttentionCall& call) {
+  std::vector<AttentionTask> tasks = tasks_of(call);
+  int64_t longest = 0;
+  int64_t q_end = 0;
+  for (const AttentionTask& task : tasks) {  // sorted by queries
+    if (task.q_begin < q_end) return 0;
+    q_end = task.q_end;
+    longest = std::max(longest, task.q_end - task.q_begin);
+    if (std::max(longest, task.k_end - task.k_begin) > kLongestDocument) return 0;
+  }
+  std::sort(tasks.begin(), tasks.end(),
+            [](const AttentionTask& left, const AttentionTask& right) { return left.k_begin < right.k_begin; });
+  for (size_t i = 1; i < tasks.size(); ++i) {
+    if (tasks[i].k_begin < tasks[i - 1].k_end) return 0;
+  }
+  return longest;
+}
+
 // Everything that attention_calls() depends on.
 std::string content_of(std::span<const AttentionTask> tasks, const AttentionCallRules& rules) {
-  const int64_t numbers[] = {rules.fused ? 1 : 0,       rules.query_heads,     rules.smallest_fused_work,
-                             rules.longest_short_entry, rules.dense_multiple,  rules.large_entry_rows,
-                             rules.most_entries,        rules.most_fused_calls};
+  const int64_t numbers[] = {rules.fused ? 1 : 0,       rules.query_heads,      rules.smallest_fused_work,
+                             rules.longest_short_entry, rules.dense_multiple,   rules.large_entry_rows,
+                             rules.most_entries,        rules.most_fused_calls, rules.least_short_heads,
+                             rules.most_large_entries};
   std::string content(reinterpret_cast<const char*>(numbers), sizeof(numbers));
   content.append(reinterpret_cast<const char*>(tasks.data()), tasks.size_bytes());
   return content;
@@ -48,6 +69,7 @@ std::vector<PreparedCall>& AttentionLists::find(std::span<const AttentionTask> t
     prepared.queries = covered_queries(call);
     prepared.keys = covered_keys(call);
     prepared.pairs = visible_pairs(call);
+    prepared.longest_document = longest_document(call);
     prepared.call = std::move(call);
     calls.push_back(std::move(prepared));
   }
@@ -133,6 +155,18 @@ AttentionLists::Tiles AttentionLists::tiles(PreparedCall& prepared, cudaStream_t
            prepared.query_tiles},
           {reinterpret_cast<const AttentionTask*>(key_tasks), reinterpret_cast<const TaskTile*>(key_tiles),
            prepared.key_tiles}};
+}
+
+DocumentTasks AttentionLists::documents(PreparedCall& prepared, cudaStream_t stream) {
+  std::vector<AttentionTask> tasks = tasks_of(prepared.call);
+  const auto count = static_cast<int64_t>(tasks.size());
+  if (provide(prepared.documents, bytes_of<AttentionTask>(count), stream)) {
+    std::stable_sort(tasks.begin(), tasks.end(), [](const AttentionTask& left, const AttentionTask& right) {
+      return visible_pairs(left) > visible_pairs(right);
+    });
+    upload_bytes(std::as_bytes(std::span(tasks)), prepared.documents.address, stream);
+  }
+  return {reinterpret_cast<const AttentionTask*>(prepared.documents.address), count, prepared.longest_document};
 }
 
 }  // namespace ithaca::cuda

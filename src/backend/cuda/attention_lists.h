@@ -45,6 +45,10 @@ struct PreparedCall {
   int64_t task_count = 0;
   int64_t query_tiles = 0;
   int64_t key_tiles = 0;
+  // Of a call whose tasks share neither queries nor keys and are short enough for the document kernel: the most queries
+  // of one task; otherwise 0.
+  int64_t longest_document = 0;
+  IndexBlock documents;
 
   // First and end of everything that the call touches.
   TokenRange query_span() const { return {queries.front().begin, queries.back().end}; }
@@ -70,6 +74,8 @@ class AttentionLists {
     TaskTiles by_key;
   };
   Tiles tiles(PreparedCall& prepared, cudaStream_t stream);
+  // The tasks of a call with a longest_document. Valid as above.
+  DocumentTasks documents(PreparedCall& prepared, cudaStream_t stream);
 
   int64_t uploads() const { return uploads_; }
 

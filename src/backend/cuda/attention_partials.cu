@@ -297,11 +297,28 @@ __global__ void __launch_bounds__(kThreads)
 
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    clear_gradient_kernel(int64_t tokens, int64_t heads, int size, HeadRows<float> to) {
+    round_gradient_kernel(int64_t tokens, int64_t heads, int size, HeadRows<const float> from, HeadRows<BFloat> to) {
   for_each_row(tokens, heads, [&](RowIndex index, int lane, bool is_live) {
     if (!is_live) return;
-    float* target = to.row(index.token, index.head);
-    Pack<float, kWidth> zeros;
+    const float* source = from.row(index.token, index.head);
+    BFloat* target = to.row(index.token, index.head);
+    for (int i = lane * kWidth; i < size; i += kRowLanes * kWidth) {
+      const auto x = Pack<float, kWidth>::load(source + i);
+      Pack<BFloat, kWidth> rounded;
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) rounded.set(j, x[j]);
+      rounded.store(target + i);
+    }
+  });
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    clear_gradient_kernel(int64_t tokens, int64_t heads, int size, HeadRows<T> to) {
+  for_each_row(tokens, heads, [&](RowIndex index, int lane, bool is_live) {
+    if (!is_live) return;
+    T* target = to.row(index.token, index.head);
+    Pack<T, kWidth> zeros;
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) zeros.set(j, 0.0f);
     for (int i = lane * kWidth; i < size; i += kRowLanes * kWidth) zeros.store(target + i);
@@ -454,7 +471,12 @@ void copy_rows(const Tensor& from, const Tensor& to, cudaStream_t stream) {
   ITHACA_CUDA_CHECK_LAUNCH("copy_rows_kernel");
 }
 
-void add_gradient(const Tensor& from, const Tensor& to, bool overwrites, cudaStream_t stream) {
+void place_gradient(const Tensor& from, const Tensor& to, bool overwrites, cudaStream_t stream) {
+  if (to.dtype == DType::bfloat16) {
+    require(overwrites, "attention: a bfloat16 gradient can only be overwritten");
+    copy_heads(from, to, stream);
+    return;
+  }
   const int64_t tokens = to.extent(0);
   const int64_t heads = to.extent(1);
   if (tokens * heads == 0) return;
@@ -467,14 +489,29 @@ void add_gradient(const Tensor& from, const Tensor& to, bool overwrites, cudaStr
   });
 }
 
+void round_gradient(const Tensor& from, const Tensor& to, cudaStream_t stream) {
+  const int64_t tokens = to.extent(0);
+  const int64_t heads = to.extent(1);
+  if (tokens * heads == 0) return;
+  with_width({&from, &to}, [&](auto width) {
+    round_gradient_kernel<decltype(width)::value><<<blocks_for(tokens * heads, kRowsPerBlock), kThreads, 0, stream>>>(
+        tokens, heads, static_cast<int>(to.extent(2)), head_rows<const float>(from), head_rows<BFloat>(to));
+    ITHACA_CUDA_CHECK_LAUNCH("round_gradient_kernel");
+  });
+}
+
 void clear_gradient(const Tensor& to, cudaStream_t stream) {
   const int64_t tokens = to.extent(0);
   const int64_t heads = to.extent(1);
   if (tokens * heads == 0) return;
-  with_width({&to}, [&](auto width) {
-    clear_gradient_kernel<decltype(width)::value><<<blocks_for(tokens * heads, kRowsPerBlock), kThreads, 0, stream>>>(
-        tokens, heads, static_cast<int>(to.extent(2)), head_rows<float>(to));
-    ITHACA_CUDA_CHECK_LAUNCH("clear_gradient_kernel");
+  with_float_type(to.dtype, [&](auto type) {
+    using T = decltype(type);
+    with_width({&to}, [&](auto width) {
+      clear_gradient_kernel<T, decltype(width)::value>
+          <<<blocks_for(tokens * heads, kRowsPerBlock), kThreads, 0, stream>>>(
+              tokens, heads, static_cast<int>(to.extent(2)), head_rows<T>(to));
+      ITHACA_CUDA_CHECK_LAUNCH("clear_gradient_kernel");
+    });
   });
 }
 
