@@ -1,7 +1,7 @@
-// Bulk copies from global into shared memory by the copy engine of compute capability 9.0: one thread asks for some
-// kilobytes, which occupy neither registers nor threads on their way, and a barrier in shared memory says when they are
-// there. Internal to backend/cuda; device code of 9.0 and up (for others the functions do nothing and must not be
-// called).
+// Bulk copies between global and shared memory by the copy engine of compute capability 9.0: one thread asks for some
+// kilobytes, which occupy neither registers nor threads on their way; a barrier in shared memory says when they are
+// there, and the thread that has asked for writing waits for it. Internal to backend/cuda; device code of 9.0 and up
+// (for others the functions do nothing and must not be called).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace ithaca::cuda {
 
-// In shared memory. For one use: from init() over one expect() to any number of waits.
+// In shared memory. One copy after the other; the n-th one (from 0) is waited for with phase n % 2.
 struct BulkBarrier {
   uint64_t state;
 };
@@ -37,7 +37,8 @@ __device__ inline void fence_barriers() {
   ITHACA_BULK_ASM("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Starts a copy of `bytes` (a multiple of 16, under 1 MiB); both addresses are multiples of 16.
+// Starts a copy of `bytes` (a multiple of 16, under 1 MiB); both addresses are multiples of 16. What threads have read
+// or written at `to_shared` before must be ordered by a block barrier, writes by fence_shared() in addition.
 __device__ inline void begin_copy(void* to_shared, const void* from_global, uint32_t bytes, BulkBarrier& barrier) {
   [[maybe_unused]] const uint32_t target = shared_address(to_shared);
   [[maybe_unused]] const uint32_t address = shared_address(&barrier);
@@ -49,19 +50,42 @@ __device__ inline void begin_copy(void* to_shared, const void* from_global, uint
       : "memory");
 }
 
-// Waits until the copy is there, for every thread that reads it.
-__device__ inline void wait(BulkBarrier& barrier) {
+// Waits until the copy of this phase is there, for every thread that reads it.
+__device__ inline void wait(BulkBarrier& barrier, int phase) {
   [[maybe_unused]] const uint32_t address = shared_address(&barrier);
   ITHACA_BULK_ASM(
       "{\n"
       ".reg .pred is_done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 is_done, [%0], 0;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 is_done, [%0], %1;\n"
       "@is_done bra done;\n"
       "bra again;\n"
       "done:\n"
-      "}\n" ::"r"(address)
+      "}\n" ::"r"(address),
+      "r"(phase)
       : "memory");
+}
+
+// Makes this thread's writes to shared memory visible to the copy engine, after the next block barrier.
+__device__ inline void fence_shared() {
+  ITHACA_BULK_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Starts writing `bytes` to global memory (sizes and addresses as above).
+__device__ inline void begin_store(void* to_global, const void* from_shared, uint32_t bytes) {
+  [[maybe_unused]] const uint32_t source = shared_address(from_shared);
+  [[maybe_unused]] const uint64_t target = __cvta_generic_to_global(to_global);
+  ITHACA_BULK_ASM("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(source), "r"(bytes)
+                  : "memory");
+  ITHACA_BULK_ASM("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Waits until all stores of this thread have read shared memory, so that it may be written again ...
+__device__ inline void wait_for_store_reads() {
+  ITHACA_BULK_ASM("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+// ... and until they are done.
+__device__ inline void wait_for_stores() {
+  ITHACA_BULK_ASM("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 #undef ITHACA_BULK_ASM
