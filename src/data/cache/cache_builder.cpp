@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "base/random.h"
@@ -90,16 +91,19 @@ class BuildingFolder {
   bool kept_ = false;
 };
 
-// Removes what builders that were killed have left: folders whose lock nobody holds.
+// Removes what builders that were killed have left: locks that nobody holds, and the folders that belong to them.
 void remove_leftovers(const fs::path& folder) {
-  std::vector<fs::path> found;
+  std::set<fs::path> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == kBuildingSuffix) found.push_back(entry.path());
+    const fs::path extension = entry.path().extension();
+    if (extension == kBuildingSuffix || extension == kLockSuffix) {
+      found.insert(fs::path(entry.path()).replace_extension());
+    }
   }
-  for (const fs::path& path : found) {
-    FileLock lock(fs::path(path).replace_extension(kLockSuffix).string());
+  for (const fs::path& cache : found) {
+    FileLock lock(cache.string() + kLockSuffix);
     std::error_code ignored;
-    if (lock.try_lock()) fs::remove_all(path, ignored);
+    if (lock.try_lock()) fs::remove_all(cache.string() + kBuildingSuffix, ignored);
   }
 }
 

@@ -1,5 +1,5 @@
 // FileLock: one holder among all processes and threads, by flock on a file. It is let go when its holder dies, however
-// that happens. The file stays, since removing it would let two holders lock two files of one name.
+// that happens; a holder that ends in order removes the file too.
 // Thread-safety: one thread at a time; every FileLock has its own descriptor.
 #pragma once
 
@@ -19,8 +19,13 @@ class FileLock {
   bool try_lock();
 
  private:
+  void open();
+  // Whether the file is still the one that its path names: an earlier holder may have removed it meanwhile.
+  bool is_in_place() const;
+
   std::string path_;
   int descriptor_ = -1;
+  bool held_ = false;
 };
 
 }  // namespace ithaca
