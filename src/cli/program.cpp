@@ -189,9 +189,12 @@ void require_path(const std::string& path) {
   }
 }
 
-// `ithaca data --help`: data is a section of a recipe, and no command.
-bool asks_for_section_help(const std::string& name, const std::string& flag) {
-  return recipe_table().catalog().has_section(name) && (flag == "--help" || flag == "-h");
+// `ithaca data --help`: data is a section of a recipe, and no command (as train is).
+bool asks_for_section_help(const CLI::App& app, const std::string& name, const std::string& flag) {
+  const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
+  const bool is_command = std::any_of(commands.begin(), commands.end(),
+                                      [&](const CLI::App* command) { return command->get_name() == name; });
+  return !is_command && recipe_table().catalog().has_section(name) && (flag == "--help" || flag == "-h");
 }
 
 [[noreturn]] void refuse_unknown_command(const CLI::App& app, const std::string& name) {
@@ -248,7 +251,7 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
     const std::vector<std::string> words(argument_texts + (is_marked ? 3 : 2), argument_texts + argument_count);
     return complete_command(app, words, out);
   }
-  if (argument_count > 2 && asks_for_section_help(argument_texts[1], argument_texts[2])) {
+  if (argument_count > 2 && asks_for_section_help(app, argument_texts[1], argument_texts[2])) {
     out << recipe_table().catalog().help_text_of(argument_texts[1]);
     return kExitDone;
   }

@@ -113,7 +113,9 @@ TEST_F(ProgramTest, VersionAndHelp) {
   EXPECT_THAT(help.out, testing::AllOf(testing::HasSubstr("train"), testing::HasSubstr("inspect")));
   const Outcome train_help = call(folder_, {"train", "--help"});
   EXPECT_EQ(train_help.status, 0);
-  EXPECT_THAT(train_help.out, testing::HasSubstr("parallel.sp_size"));
+  EXPECT_THAT(train_help.out, testing::AllOf(testing::HasSubstr("--set OPTION"), testing::HasSubstr("parallel.sp_size"),
+                                             testing::HasSubstr("Examples:")));
+  EXPECT_EQ(call(folder_, {"help", "train"}).out, train_help.out);
 }
 
 TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
@@ -126,7 +128,8 @@ TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
       {{"train", recipe_, "--ranks", "two"}, "two"},
       {{"train", recipe_, "--ranks=-2"}, "--ranks must be between 1 and 1024"},
       {{"train", recipe_, "--ranks", "3"}, "sp_size 2 x dp_replicate_size 1 = 2 ranks, but --ranks 3"},
-      {{"train", recipe_, "--backend", "tpu"}, "--set train.backend=tpu: 'tpu'"},
+      {{"train", recipe_, "--backend", "tpu"},
+       "--set train.backend=tpu: train.backend cannot be \"tpu\"; it is one of auto, cpu, cuda"},
       {{"train", recipe_, "--resume", "latest"}, "this version does not have it"},
       {{"train", recipe_, "--quiet", "--verbose"}, "exclude each other"},
       {{"train", recipe_, "--set", "optim.lr=1"}, "\"lr\" is optim.learning_rate here"},
@@ -145,7 +148,9 @@ TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
 }
 
 TEST_F(ProgramTest, RecipeErrorsNameFileLineAndColumn) {
-  const std::string path = folder_.write("bad.yaml", "model:\n  path: model\nparallel:\n  sp_sise: 4\n");
+  const std::string path = folder_.write("bad.yaml",
+                                         "model:\n  path: model\nparallel:\n  sp_sise: 4\n"
+                                         "data: {train: text.txt}\ntrain: {output_dir: run}\n");
   const Outcome outcome = call(folder_, {"train", path});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.err, "ithaca: error: " + path +
