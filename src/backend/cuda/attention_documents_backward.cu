@@ -485,6 +485,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
+// Calls function(integral constant) with room for `size` elements.
+template <typename Function>
+void with_document_size(int64_t size, const Function& function) {
+  if (size <= 64) {
+    function(std::integral_constant<int, 64>{});
+  } else {
+    function(std::integral_constant<int, 128>{});
+  }
+}
+
 template <typename D>
 GradientView<D> gradient_view(const Tensor& tensor, bool adds) {
   return {heads_view<D>(tensor), adds};
@@ -494,7 +504,7 @@ GradientView<D> gradient_view(const Tensor& tensor, bool adds) {
 
 bool takes_documents(const AttentionBackward& arguments) {
   const Tensor& dquery = arguments.dquery;
-  const auto is_input = [](const Tensor& tensor) { return is_mma_input(tensor); };
+  const auto is_input = [](const Tensor& tensor) { return is_mma_input(tensor, 128); };
   const auto is_output = [&](const Tensor& tensor) { return tensor.dtype == dquery.dtype && is_pair_output(tensor); };
   return is_input(arguments.query) && is_input(arguments.key) && is_input(arguments.value) &&
          is_input(arguments.output) && is_input(arguments.doutput) && is_output(dquery) && is_output(arguments.dkey) &&
@@ -504,11 +514,13 @@ bool takes_documents(const AttentionBackward& arguments) {
 int64_t document_blocks(const AttentionBackward& arguments, int64_t task_count) {
   int64_t blocks = 0;
   const int64_t size = std::max(arguments.query.extent(2), arguments.value.extent(2));
-  with_mma_shape(size, 1, [&](auto padded, auto) {
+  with_document_size(size, [&](auto padded) {
     constexpr int kSize = decltype(padded)::value;
     with_float_type(arguments.dquery.dtype, [&](auto type) {
       const auto kernel = document_gradient_kernel<kSize, decltype(type)>;
       allow_shared_memory(kernel, kDocumentBytes<kSize>);
+      ITHACA_CUDA_CHECK(
+          cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
       blocks = resident_blocks(kernel, kThreads, kDocumentBytes<kSize>);
     });
   });
@@ -542,7 +554,7 @@ void document_attention_backward(const AttentionBackward& arguments, const Docum
                                   static_cast<float4*>(workspace),
                                   divide_up(documents.longest, kTaskTile)};
   const int64_t size = std::max(arguments.query.extent(2), arguments.value.extent(2));
-  with_mma_shape(size, 1, [&](auto padded, auto) {
+  with_document_size(size, [&](auto padded) {
     constexpr int kSize = decltype(padded)::value;
     with_float_type(arguments.dquery.dtype, [&](auto type) {
       using D = decltype(type);

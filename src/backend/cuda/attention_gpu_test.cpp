@@ -48,7 +48,7 @@ TEST_F(CudaAttentionTest, TaskKernelsInFloat32) {
 
 TEST_F(CudaAttentionTest, TaskKernelsInBFloat16) {
   const auto attention = make_attention(own_only());
-  for (const int64_t size : {64, 128, 8, 80, 256, 33}) {
+  for (const int64_t size : {64, 128, 8, 80, 256, 160, 33}) {
     for (const int64_t group : {1, 2, 3}) {
       Problem problem = problem_of(200, 200, irregular_tasks());
       problem.key_size = problem.value_size = size;
@@ -63,6 +63,8 @@ TEST_F(CudaAttentionTest, TaskKernelsInBFloat16) {
   problem.key_size = 128;
   problem.value_size = 64;
   check(*attention, problem, "different sizes of keys and values, shards");
+  problem.key_size = 192;
+  check(*attention, problem, "keys of 192, values of 64, shards");
   problem = documents(std::vector<int64_t>(5, 256));
   problem.key_size = problem.value_size = 128;
   problem.query_heads = 8;

@@ -1,9 +1,9 @@
 // The pieces of the task kernels that multiply on the tensor cores: tiles of bfloat16 in shared memory, fragments, and
 // the walk over the visible tiles of a task list. Internal to backend/cuda.
 //
-// A tile is 64 tokens of one head, kSize = 64 or 128 elements each (shorter heads end in zeros), in rows of 16-byte
-// chunks; chunk c of row r lies at place c ^ (r % 8), so that 8 rows of one chunk are in different banks. Fragments are
-// those of mma.m16n8k16 (PTX ISA): lane 4 g + t holds elements 2 t and 2 t + 1 of row g.
+// A tile is 64 tokens of one head, kSize = 64, 128 or 256 elements each (shorter heads end in zeros), in rows of
+// 16-byte chunks; chunk c of row r lies at place c ^ (r % 8), so that 8 rows of one chunk are in different banks.
+// Fragments are those of mma.m16n8k16 (PTX ISA): lane 4 g + t holds elements 2 t and 2 t + 1 of row g.
 #pragma once
 
 #include <cstdint>
@@ -304,9 +304,9 @@ class QueryTileWalk {
 
 // ---- host side ----
 
-// Whether the tensor cores can take heads of this tensor: 16-byte rows of at most 128 elements.
-inline bool is_mma_input(const Tensor& tensor) {
-  return tensor.dtype == DType::bfloat16 && rows_are_vectors(tensor, 8) && tensor.extent(2) <= 128 &&
+// Whether the tensor cores can take heads of this tensor: 16-byte rows of at most `largest` elements.
+inline bool is_mma_input(const Tensor& tensor, int64_t largest = 256) {
+  return tensor.dtype == DType::bfloat16 && rows_are_vectors(tensor, 8) && tensor.extent(2) <= largest &&
          tensor.extent(2) > 0;
 }
 // Whether pairs of a float32 gradient can be read and written together.
@@ -316,7 +316,7 @@ inline bool is_pair_output(const Tensor& tensor) {
 }
 
 // Calls function(size, heads) with integral constants: room for `size` elements; two query heads of a key head together
-// where their number allows it.
+// where their number and shared memory allow it.
 template <typename Function>
 void with_mma_shape(int64_t size, int64_t group, const Function& function) {
   const auto with_heads = [&](auto padded) {
@@ -328,8 +328,10 @@ void with_mma_shape(int64_t size, int64_t group, const Function& function) {
   };
   if (size <= 64) {
     with_heads(std::integral_constant<int, 64>{});
-  } else {
+  } else if (size <= 128) {
     with_heads(std::integral_constant<int, 128>{});
+  } else {
+    function(std::integral_constant<int, 256>{}, std::integral_constant<int, 1>{});
   }
 }
 

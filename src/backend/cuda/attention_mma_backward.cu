@@ -1,4 +1,4 @@
-// Backward attention of any tasks on the tensor cores, for bfloat16 heads of at most 128 elements. The formulas and the
+// Backward attention of any tasks on the tensor cores, for bfloat16 heads of at most 256 elements. The formulas and the
 // two passes are those of attention_tasks_backward.cu: one block owns 64 queries (of one or two heads of a key head)
 // for dQ, another 64 keys of a key head for dK and dV; P and dS are rounded to bfloat16 to be multiplied.
 #include <algorithm>
@@ -153,12 +153,15 @@ __global__ void __launch_bounds__(128 * kHeads, 1) query_gradient_kernel(const B
   add_to_rows<kSize>(sums, arguments.scale, arguments.dquery, tile.begin + row, head, live_rows - row, lane);
 }
 
+// What a pass over key tiles makes: both, or one of them where registers do not hold both.
+enum class KeyPass { both, dkey, dvalue };
+
 // Keys, values, two stages of queries and output gradients, of log-sum-exps and row sums.
 template <int kSize>
 constexpr int kKeyPassBytes = 6 * kTileBytes<kSize> + 4 * kMmaTile* static_cast<int>(sizeof(float));
 
-template <int kSize>
-__global__ void __launch_bounds__(128, 2) key_gradient_kernel(const BackwardArguments arguments) {
+template <int kSize, KeyPass kPass>
+__global__ void __launch_bounds__(128, kSize > 128 ? 1 : 2) key_gradient_kernel(const BackwardArguments arguments) {
   constexpr int kThreads = 128;
   extern __shared__ uint4 shared[];
   const uint32_t key = shared_address(shared);
@@ -191,6 +194,8 @@ __global__ void __launch_bounds__(128, 2) key_gradient_kernel(const BackwardArgu
                  is_live);
   };
 
+  constexpr bool kMakesKeys = kPass != KeyPass::dvalue;
+  constexpr bool kMakesValues = kPass != KeyPass::dkey;
   float key_sums[kSize / 8][4] = {};
   float value_sums[kSize / 8][4] = {};
   const float scale_2 = arguments.scale * kLog2E;
@@ -218,7 +223,7 @@ __global__ void __launch_bounds__(128, 2) key_gradient_kernel(const BackwardArgu
       float weights[kBlocks][4];  // [key][query]
       float dscores[kBlocks][4];
       multiply_rows<kSize, kBlocks>(key, row, query, first, lane, weights);
-      multiply_rows<kSize, kBlocks>(value, row, doutput, first, lane, dscores);
+      if constexpr (kMakesKeys) multiply_rows<kSize, kBlocks>(value, row, doutput, first, lane, dscores);
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n) {
         const int column = first + 8 * n + 2 * (lane % 4);
@@ -231,18 +236,24 @@ __global__ void __launch_bounds__(128, 2) key_gradient_kernel(const BackwardArgu
                                row_value != -INFINITY;
           const float p = visible ? exponential_2(weights[n][j] * scale_2 - row_value * kLog2E) : 0.0f;
           weights[n][j] = p;
-          dscores[n][j] = visible ? p * (dscores[n][j] - (j % 2 == 0 ? deltas.x : deltas.y)) : 0.0f;
+          if constexpr (kMakesKeys) {
+            dscores[n][j] = visible ? p * (dscores[n][j] - (j % 2 == 0 ? deltas.x : deltas.y)) : 0.0f;
+          }
         }
       }
-      add_weighted_rows<kSize, kBlocks>(weights, doutput, first, lane, value_sums);
-      add_weighted_rows<kSize, kBlocks>(dscores, query, first, lane, key_sums);
+      if constexpr (kMakesValues) add_weighted_rows<kSize, kBlocks>(weights, doutput, first, lane, value_sums);
+      if constexpr (kMakesKeys) add_weighted_rows<kSize, kBlocks>(dscores, query, first, lane, key_sums);
     }
     __syncthreads();
     step = coming;
   }
   wait_for_copies<0>();
-  add_to_rows<kSize>(key_sums, arguments.scale, arguments.dkey, tile.begin + row, key_head, live_rows - row, lane);
-  add_to_rows<kSize>(value_sums, 1.0f, arguments.dvalue, tile.begin + row, key_head, live_rows - row, lane);
+  if constexpr (kMakesKeys) {
+    add_to_rows<kSize>(key_sums, arguments.scale, arguments.dkey, tile.begin + row, key_head, live_rows - row, lane);
+  }
+  if constexpr (kMakesValues) {
+    add_to_rows<kSize>(value_sums, 1.0f, arguments.dvalue, tile.begin + row, key_head, live_rows - row, lane);
+  }
 }
 
 }  // namespace
@@ -281,10 +292,18 @@ bool mma_attention_backward(const AttentionBackward& arguments, const TaskTiles&
     query_gradient_kernel<kSize, kHeads><<<query_grid, 128 * kHeads, kQueryPassBytes<kSize, kHeads>, stream>>>(call);
     ITHACA_CUDA_CHECK_LAUNCH("mma query_gradient_kernel");
     call.tiles = by_key;
-    allow_shared_memory(key_gradient_kernel<kSize>, kKeyPassBytes<kSize>);
     const auto key_grid = static_cast<unsigned>(by_key.tile_count * key_heads);
-    key_gradient_kernel<kSize><<<key_grid, 128, kKeyPassBytes<kSize>, stream>>>(call);
-    ITHACA_CUDA_CHECK_LAUNCH("mma key_gradient_kernel");
+    const auto key_pass = [&](auto kernel) {
+      allow_shared_memory(kernel, kKeyPassBytes<kSize>);
+      kernel<<<key_grid, 128, kKeyPassBytes<kSize>, stream>>>(call);
+      ITHACA_CUDA_CHECK_LAUNCH("mma key_gradient_kernel");
+    };
+    if constexpr (kSize <= 128) {
+      key_pass(key_gradient_kernel<kSize, KeyPass::both>);
+    } else {
+      key_pass(key_gradient_kernel<kSize, KeyPass::dvalue>);
+      key_pass(key_gradient_kernel<kSize, KeyPass::dkey>);
+    }
   });
   return true;
 }

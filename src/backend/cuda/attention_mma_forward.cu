@@ -1,4 +1,4 @@
-// Forward attention of any tasks on the tensor cores, for bfloat16 heads of at most 128 elements: FlashAttention-2's
+// Forward attention of any tasks on the tensor cores, for bfloat16 heads of at most 256 elements: FlashAttention-2's
 // loop (Dao 2023). One block for 64 queries of one or two heads of a key head, 16 queries for each warp; keys and
 // values come 64 at a time, the next ones while these are multiplied.
 #include <algorithm>
@@ -36,7 +36,9 @@ template <int kSize, int kHeads>
 constexpr int kForwardBytes = (kHeads + 4) * kTileBytes<kSize>;
 
 template <int kSize, int kHeads>
-__global__ void __launch_bounds__(128 * kHeads, kHeads == 2 ? 2 : 3) forward_kernel(const ForwardArguments arguments) {
+__global__ void __launch_bounds__(128 * kHeads, kSize > 128   ? 1
+                                                : kHeads == 2 ? 2
+                                                              : 3) forward_kernel(const ForwardArguments arguments) {
   constexpr int kThreads = 128 * kHeads;
   constexpr int kKeyBlocks = kMmaTile / 8;
   extern __shared__ uint4 shared[];
