@@ -86,7 +86,7 @@ TEST(TokenizeLine, SaysHowFarItIs) {
   progress.seconds = 2.0;
   EXPECT_EQ(tokenize_line(progress, 60), "tokenizing  25%  1,200 samples, 3,000,000 tokens, 1.50M tokens/s  left 6.0s");
   EXPECT_EQ(tokenize_line(progress, 100),
-            "[=====               ] tokenizing  25%  1,200 samples, 3,000,000 tokens, 1.50M tokens/s  left 6.0s");
+            "[=====                ] tokenizing  25%  1,200 samples, 3,000,000 tokens, 1.50M tokens/s  left 6.0s");
   progress.finished = true;
   EXPECT_EQ(tokenize_line(progress, 100), "tokenized  1,200 samples, 3,000,000 tokens, 1.50M tokens/s in 2.0s");
   EXPECT_THAT(tokenize_line({}, 100), HasSubstr("tokenizing   0%"));
