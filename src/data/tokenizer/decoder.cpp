@@ -20,6 +20,12 @@ void join(std::vector<std::string>& tokens) {
   tokens.assign(1, std::move(text));
 }
 
+int64_t bytes_of(const std::vector<std::string>& tokens) {
+  int64_t bytes = 0;
+  for (const std::string& token : tokens) bytes += static_cast<int64_t>(token.size());
+  return bytes;
+}
+
 // Characters of the alphabet become bytes; a token with any other character stays as it is.
 class ByteLevel : public Decoder {
  public:
@@ -166,7 +172,11 @@ class Sequence : public Decoder {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Decoder>> steps) : steps_(std::move(steps)) {}
   void apply(std::vector<std::string>& tokens, PatternScratch& scratch) const override {
-    for (const auto& step : steps_) step->apply(tokens, scratch);
+    const int64_t before = bytes_of(tokens);
+    for (const auto& step : steps_) {
+      step->apply(tokens, scratch);
+      check_growth(before, bytes_of(tokens));
+    }
   }
 
  private:

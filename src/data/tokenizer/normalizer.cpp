@@ -150,7 +150,10 @@ class Sequence : public Normalizer {
   explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
   AlignedText apply(const AlignedText& source, PatternScratch& scratch) const override {
     AlignedText result(source, 0, source.size());
-    for (const auto& step : steps_) result = step->apply(result, scratch);
+    for (const auto& step : steps_) {
+      result = step->apply(result, scratch);
+      check_growth(source.size(), result.size());
+    }
     return result;
   }
 
@@ -159,6 +162,15 @@ class Sequence : public Normalizer {
 };
 
 }  // namespace
+
+void check_growth(int64_t before, int64_t after) {
+  constexpr int64_t kMost = 64;
+  constexpr int64_t kAlways = int64_t{1} << 16U;
+  if (after > kAlways + kMost * before) {
+    throw InputError("the steps of a tokenizer.json made a text of " + std::to_string(before) + " bytes " +
+                     std::to_string(after) + " bytes long; Ithaca stops at " + std::to_string(kMost) + " times");
+  }
+}
 
 Pattern make_pattern(const Json& description, const std::string& where) {
   const Component pattern(description, where);

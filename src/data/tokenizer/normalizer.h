@@ -31,4 +31,8 @@ Pattern make_pattern(const nlohmann::ordered_json& description, const std::strin
 AlignedText replace_all(const AlignedText& text, const Pattern& pattern, std::string_view content,
                         PatternScratch& scratch);
 
+// Steps that each make a text longer could together make it endless. Throws InputError when a text of `before` bytes
+// became much too long.
+void check_growth(int64_t before, int64_t after);
+
 }  // namespace ithaca::tokenizer_internal

@@ -12,6 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Tables are as long as the largest id; published models stay below a million.
+constexpr int64_t kLargestVocabulary = int64_t{1} << 24U;
+
 // Builds the JSON value by value, except for the two members of "model" that have hundreds of thousands of entries.
 class Reader : public nlohmann::json_sax<Json> {
  public:
@@ -97,7 +100,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool number_value(number_integer_t number) {
     if (table_ == Table::none) return value(number);
     if (table_ == Table::merges) fail_table("a number");
-    if (number < 0 || number > std::numeric_limits<int32_t>::max() - 1) fail_table("a number that is not a token id");
+    if (number < 0 || number >= kLargestVocabulary) fail_table("a number that is not a token id");
     file_.vocabulary.emplace_back(std::move(key_), static_cast<int32_t>(number));
     key_.clear();
     return true;
