@@ -359,6 +359,12 @@ TEST_F(BadInputTest, CommandLines) {
       {{"data", "x"}, "it is a section of a recipe: see ithaca options data"},
       {{"parallel.sp_size=4"}, "it is an option of a recipe: see ithaca options parallel.sp_size"},
       {{"run.yaml"}, "to train as a recipe says: ithaca train run.yaml"},
+      {{"train", folder_.path("run.yaml"), "--learning_rate", "1e-5"},
+       "there is no flag --learning_rate; \"learning_rate\" belongs into a section: optim.learning_rate. Options"},
+      {{"train", folder_.path("run.yaml"), "--cp_size=4"},
+       "there is no flag --cp_size; \"cp_size\" is parallel.sp_size"},
+      {{"train", folder_.path("run.yaml"), "--rnaks", "2"}, "there is no flag --rnaks; did you mean --ranks?"},
+      {{"train", folder_.path("run.yaml"), "--flash-attn"}, "\"flash-attn\" has no counterpart here"},
       {{"completion", "tcsh"}, "there are bash, zsh and fish"},
       {{"train", folder_.path("run.yaml"), "--ranks", "0"}, "--ranks must be between 1 and 1024"},
       {{"train", folder_.path("run.yaml"), "--set", "parallel.sp_size=3", "--set", "parallel.dp_replicate_size=5",
@@ -433,6 +439,19 @@ TEST_F(BadInputTest, ADiskThatIsFull) {
     command += " 2>&1 >/dev/null) | cat >&2; exit ${PIPESTATUS[0]}";
     return StartedProgram({"bash", "-c", command}).finish();
   };
+  const ProgramOutcome no_cache = limited(0, {});
+  EXPECT_EQ(no_cache.status, 1);
+  EXPECT_THAT(no_cache.err,
+              AllOf(StartsWith("ithaca: error: data.train: "), HasSubstr("cannot write"), HasSubstr("data.cache_dir")));
+  EXPECT_FALSE(folder_.has("run"));
+  if (folder_.has(".token_cache")) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_.path(".token_cache"))) {
+      ADD_FAILURE() << entry.path() << " was left half-written";
+    }
+  }
+
+  // With the data tokenized already it is the run's own files that have no room.
+  ASSERT_EQ(train({"--set", "train.output_dir=" + folder_.path("first")}).status, 0);
   const ProgramOutcome nothing = limited(0, {});
   EXPECT_EQ(nothing.status, 1);
   EXPECT_THAT(nothing.err, AllOf(StartsWith("ithaca: error: "), HasSubstr("config.yaml")));

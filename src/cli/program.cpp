@@ -197,6 +197,39 @@ bool asks_for_section_help(const CLI::App& app, const std::string& name, const s
   return !is_command && recipe_table().catalog().has_section(name) && (flag == "--help" || flag == "-h");
 }
 
+// What a flag that there is not would be as an option of a recipe: other programs take theirs as flags. Empty when it
+// is nothing that is known. A flag that is misspelt gets the nearest one.
+std::string advice_for_flags(const CLI::App& command, int argument_count, const char* const* argument_texts) {
+  for (int i = 2; i < argument_count; ++i) {
+    const std::string word = argument_texts[i];
+    const std::string flag = word.substr(0, word.find('='));
+    if (!flag.starts_with("--") || flag.size() < 3 || command.get_option_no_throw(flag) != nullptr) continue;
+    const std::string assignment = flag.substr(2) + "=";
+    try {
+      recipe_table().catalog().read_assignment(assignment);
+    } catch (const ConfigurationError& error) {
+      const std::string text = error.what();
+      const std::string prefix = "--set " + assignment + ": ";
+      const bool is_known = !recipe_table().catalog().options_of(assignment).empty() ||
+                            text.find("counterpart") != std::string::npos || text.find("not have") != std::string::npos;
+      if (is_known && text.starts_with(prefix)) {
+        std::string advice = text.substr(prefix.size());
+        if (advice.ends_with('.')) advice.pop_back();
+        return fmt::format("there is no flag {}; {}. Options of a recipe are given with --set section.name=value", flag,
+                           advice);
+      }
+    }
+    std::vector<std::string> known;
+    for (const CLI::Option* option :
+         command.get_options([](const CLI::Option* one) { return !one->get_group().empty(); })) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+    const std::string near = nearest_name(flag, known);
+    if (!near.empty()) return fmt::format("there is no flag {}; did you mean {}?", flag, near);
+  }
+  return {};
+}
+
 [[noreturn]] void refuse_unknown_command(const CLI::App& app, const std::string& name) {
   std::vector<std::string> known;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
@@ -272,6 +305,10 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
     for (const CLI::App* chosen : app.get_subcommands()) command += " " + chosen->get_name();
     if (command.empty() && argument_count > 1 && argument_texts[1][0] != '-')
       refuse_unknown_command(app, argument_texts[1]);
+    for (const CLI::App* chosen : app.get_subcommands()) {
+      const std::string advice = advice_for_flags(*chosen, argument_count, argument_texts);
+      if (!advice.empty()) throw ConfigurationError(advice);
+    }
     throw ConfigurationError(fmt::format("{}; see ithaca{} --help", stop.what(), command));
   }
   if (app.got_subcommand("train")) return train(arguments, out, err);
