@@ -242,6 +242,13 @@ TEST(ChatTemplate, NestedValuesAreBounded) {
       error_of(
           "{% set ns = namespace(x=[1]) %}{% for i in range(1000) %}{% set ns.x = ns.x|map('string') %}{% endfor %}"),
       HasSubstr("nested deeper than 200 levels"));
+  // A list that holds the one before twice doubles with every turn.
+  EXPECT_THAT(
+      error_of(
+          "{% set ns = namespace(x=[]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}"),
+      HasSubstr("more than 4000000 parts"));
+  EXPECT_THAT(error_of("{{ ['x' * 100000] * 10000 }}"), HasSubstr("longer than 268435456 bytes"));
+  EXPECT_THAT(error_of("{{ (['x' * 100000] * 10000)|tojson }}"), HasSubstr("longer than 268435456 bytes"));
   // Namespaces can hold each other to any depth, and themselves; printing them ends all the same.
   EXPECT_THAT(
       error_of(

@@ -75,10 +75,12 @@ Value filter_round(Runtime& runtime, const Value& value, const Arguments& argume
     // Half to even, as Python's round of an int.
     Integer power = 1;
     for (int64_t i = precision; i < 0; ++i) power *= 10;
-    const Integer rest = ((*value.integer() % power) + power) % power;
-    Integer rounded = *value.integer() - rest;
-    if (rest * 2 > power || (rest * 2 == power && (rounded / power) % 2 != 0)) rounded += power;
-    return Value(rounded);
+    Integer rest = *value.integer() % power;
+    if (rest < 0) rest += power;
+    const Value down = binary_operation(runtime, Operator::kSubtract, value, Value(rest));
+    const bool is_odd = (*down.integer() / power) % 2 != 0;
+    const bool up = rest > power - rest || (rest == power - rest && is_odd);
+    return up ? binary_operation(runtime, Operator::kAdd, down, Value(power)) : down;
   }
   const Value power = binary_operation(runtime, Operator::kPower, Value(int64_t{10}), Value(precision));
   const double scaled = *binary_operation(runtime, Operator::kMultiply, value, power).number();

@@ -50,6 +50,12 @@ std::string quoted(std::string_view text, bool ascii) {
 // Lists have a depth of their own that is bounded; namespaces can be changed into any depth.
 constexpr int kMostPrinted = 2 * kMostNested;
 
+void check_length(const std::string& text) {
+  if (text.size() > kLongestPrint) {
+    throw Failure("what is printed is longer than " + std::to_string(kLongestPrint) + " bytes");
+  }
+}
+
 std::string repr_of(const Value& value, bool ascii, int levels) {
   if (levels <= 0) throw Failure("what is printed is nested deeper than " + std::to_string(kMostPrinted) + " levels");
   if (value.is_undefined()) return "Undefined";
@@ -63,6 +69,7 @@ std::string repr_of(const Value& value, bool ascii, int levels) {
     for (size_t i = 0; i < items.size(); ++i) {
       if (i > 0) result += ", ";
       result += repr_of(items[i], ascii, levels - 1);
+      check_length(result);
     }
     if (!value.is_tuple()) return result + "]";
     return result + (items.size() == 1 ? ",)" : ")");
@@ -72,6 +79,7 @@ std::string repr_of(const Value& value, bool ascii, int levels) {
     for (const auto& [key, item] : value.dictionary().items()) {
       if (result.size() > 1) result += ", ";
       result += repr_of(key, ascii, levels - 1) + ": " + repr_of(item, ascii, levels - 1);
+      check_length(result);
     }
     return result + "}";
   }
@@ -182,6 +190,7 @@ class JsonWriter {
         key_separator_(options.key_separator.value_or(": ")) {}
 
   void write(const Value& value, int level) {
+    check_length(result_);
     if (value.is_string()) {
       append_json_text(result_, value.text(), options_.ensure_ascii);
     } else if (value.is_none()) {

@@ -14,6 +14,9 @@
 
 namespace ithaca::jinja {
 
+// What is printed, or made by one format, may be this long in bytes: lists can hold one long text many times.
+constexpr size_t kLongestPrint = size_t{1} << 28;
+
 std::string integer_text(Integer value);
 // The shortest decimal that reads back as the same number, as repr(float) writes it: "0.1", "1e+16", "inf".
 std::string float_text(double value);

@@ -13,6 +13,12 @@ namespace {
 // Wider fields and longer fractions are refused: they only make memory disappear.
 constexpr int64_t kWidestField = 100000;
 
+void check_length(const std::string& text) {
+  if (text.size() > kLongestPrint) {
+    throw Failure("the result of a format is longer than " + std::to_string(kLongestPrint) + " bytes");
+  }
+}
+
 std::string printf_double(const char* pattern, int precision, double value) {
   const int size = std::snprintf(nullptr, 0, pattern, precision, value);
   if (size < 0) throw Failure("a number cannot be formatted");
@@ -173,7 +179,9 @@ std::string grouped(const std::string& body, const Specification& spec, size_t g
   std::string result = with_separators();
   if (spec.fill == "0" && spec.align == '=') {
     while (static_cast<int64_t>(result.size() + rest.size()) + prefix_size < spec.width) {
-      digits.insert(digits.begin(), '0');
+      // Most of what is missing at once, the last ones singly.
+      const auto missing = static_cast<size_t>(spec.width - prefix_size) - result.size() - rest.size();
+      digits.insert(0, std::max<size_t>(missing * group / (group + 1), 2) - 1, '0');
       result = with_separators();
     }
   }
@@ -421,6 +429,7 @@ std::string format_percent(std::string_view pattern, const Value& arguments) {
         throw Failure(std::string("unsupported format character '") + type + "'");
     }
     result += padded(prefix, body, spec, '>');
+    check_length(result);
   }
   // Whatever can be subscripted may be there for names, used or not.
   const bool mapping = arguments.is_dictionary() || arguments.is_list() || arguments.is_undefined() ||
@@ -461,6 +470,7 @@ class BraceFormatter {
           open += pattern[end] == '{' ? 1 : pattern[end] == '}' ? -1 : 0;
         }
         result += field(pattern.substr(position + 1, end - position - 2), nesting);
+        check_length(result);
         position = end;
       }
     }

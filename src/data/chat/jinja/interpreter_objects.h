@@ -13,7 +13,7 @@
 namespace ithaca::jinja {
 
 // Calls in calls, blocks in blocks: deeper ones are an error, so that no template overflows the stack.
-constexpr int kDeepestRun = 1200;
+constexpr int kDeepestRun = 700;
 
 class Interpreter::Level {
  public:

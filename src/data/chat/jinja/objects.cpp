@@ -40,7 +40,14 @@ class Range : public Object {
            (count_ == 0 || (range->begin_ == begin_ && (count_ == 1 || range->step_ == step_)));
   }
   std::shared_ptr<Range> sliced(int64_t begin, int64_t end, int64_t step, int64_t count) const {
-    return std::make_shared<Range>(begin_ + step_ * begin, begin_ + step_ * end, step_ * step, count);
+    Integer new_step = 0;
+    Integer new_end = 0;
+    if (__builtin_mul_overflow(step_, static_cast<Integer>(step), &new_step) ||
+        __builtin_mul_overflow(step_, static_cast<Integer>(end), &new_end) ||
+        __builtin_add_overflow(begin_, new_end, &new_end)) {
+      throw Failure("the steps of a range are too large");
+    }
+    return std::make_shared<Range>(count == 0 ? begin_ : begin_ + step_ * begin, new_end, new_step, count);
   }
 
  private:
@@ -57,8 +64,7 @@ class Range::Walk : public Iterator {
   bool next(Value& value) override {
     if (left_ == 0) return false;
     value = Value(next_);
-    next_ += step_;
-    --left_;
+    if (--left_ > 0) next_ += step_;
     return true;
   }
 

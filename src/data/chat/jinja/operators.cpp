@@ -194,8 +194,7 @@ Value repeated(Runtime& runtime, const Value& value, Integer count) {
 // What comparing looks at, roughly.
 int64_t size_of(const Value& value) {
   if (value.is_string()) return static_cast<int64_t>(value.text().size() / 64);
-  if (value.is_list_or_tuple()) return static_cast<int64_t>(value.items().size());
-  return 0;
+  return value.parts() / 4;
 }
 
 std::string element_message(const Value& value, const Value& key) {

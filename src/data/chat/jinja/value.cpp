@@ -20,10 +20,18 @@ int checked_depth(int depth) {
   return depth;
 }
 
+int64_t checked_parts(int64_t parts) {
+  if (parts > kMostParts) throw Failure("a value has more than " + std::to_string(kMostParts) + " parts");
+  return parts;
+}
+
 std::shared_ptr<const ListData> list_data(std::vector<Value> items, bool tuple, bool group) {
   auto data = std::make_shared<ListData>();
   int depth = 0;
-  for (const Value& item : items) depth = std::max(depth, item.depth());
+  for (const Value& item : items) {
+    depth = std::max(depth, item.depth());
+    data->parts = checked_parts(data->parts + item.parts());
+  }
   data->depth = checked_depth(depth + 1);
   data->items = std::move(items);
   data->tuple = tuple;
@@ -110,6 +118,7 @@ bool less_numbers(const Value& left, const Value& right) {
 void DictionaryData::set(const Value& key, Value value) {
   std::string hashed = hash_key(key);  // also where a key that cannot be one is found out
   depth_ = checked_depth(std::max({depth_, key.depth() + 1, value.depth() + 1}));
+  parts_ = checked_parts(parts_ + key.parts() + value.parts());
   if (const Value* found = find_hashed(hashed)) {
     // Python keeps the first key.
     for (auto& item : items_) {
@@ -234,6 +243,12 @@ int Value::depth() const {
   if (is_dictionary()) return dictionary().depth();
   if (is_object()) return object()->depth();
   return 0;
+}
+
+int64_t Value::parts() const {
+  if (is_list_or_tuple()) return sequence().parts;
+  if (is_dictionary()) return dictionary().parts();
+  return 1;
 }
 
 // --- Objects

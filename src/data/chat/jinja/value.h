@@ -52,6 +52,7 @@ struct ListData {
   bool tuple = false;
   bool group = false;  // what groupby gives: a tuple whose parts are also called grouper and list
   int depth = 1;       // how deep values are nested
+  int64_t parts = 1;   // how many values there are in all, shared ones as often as they are seen
 };
 
 // Keeps the order of insertion; keys that compare equal (1, 1.0, true) are one.
@@ -63,6 +64,7 @@ class DictionaryData {
   const Value* find(std::string_view key) const;
   const std::vector<std::pair<Value, Value>>& items() const { return items_; }
   int depth() const { return depth_; }
+  int64_t parts() const { return parts_; }
 
  private:
   const Value* find_hashed(const std::string& hash_key) const;
@@ -70,6 +72,7 @@ class DictionaryData {
   std::vector<std::pair<Value, Value>> items_;
   std::unordered_map<std::string, size_t> places_;  // of the keys, by hash_key(), once there are many
   int depth_ = 1;
+  int64_t parts_ = 1;
 };
 
 // Why something is undefined: the message of the error when it is used for more than printing or testing.
@@ -92,7 +95,7 @@ class Value {
 
   static Value undefined(std::string message);
   static Value written(std::string text, std::vector<GeneratedPart> generated);
-  // Throw Failure when values would be nested deeper than kMostNested.
+  // Throw Failure when values would be nested deeper than kMostNested, or be more than kMostParts.
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value group(Value grouper, Value items);
@@ -134,6 +137,7 @@ class Value {
   // The same object, as `is` sees it.
   bool is_same(const Value& other) const;
   int depth() const;
+  int64_t parts() const;
 
  private:
   std::variant<std::monostate, bool, Integer, double, std::shared_ptr<const StringData>,
@@ -144,6 +148,8 @@ class Value {
 
 // Lists in lists in dictionaries ...: deeper ones are an error, so that nothing that walks them can overflow the stack.
 constexpr int kMostNested = 200;
+// Values in one value: a list that holds a list twice, that holds a list twice, ... would take forever to print.
+constexpr int64_t kMostParts = 4'000'000;
 
 struct Arguments {
   std::vector<Value> positional;
