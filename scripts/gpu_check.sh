@@ -56,6 +56,8 @@ if [[ " $parts " == *" tests "* ]]; then
   begin=$SECONDS
   run_shards streams 'CudaStreams.*:CudaAbsence.*' 1  # alone: it looks at times
   wait
+  run_shards step '*GpuStep.*' 1  # alone: it looks at the device's free memory
+  wait
   run_shards elementwise '*CudaElementwise.*' 1
   run_shards gemm '*CudaGemm.*' 2
   run_shards normalization '*CudaNormalization.*' 4
@@ -63,7 +65,7 @@ if [[ " $parts " == *" tests "* ]]; then
   run_shards attention '-*CudaStreams.*:*CudaAbsence.*:*CudaElementwise.*:*CudaGemm.*:*CudaNormalization.*:*CudaLoss.*:*GpuRanks.*:*GpuParity.*:*GpuRealShapes.*:*GpuStep.*:*GpuTrace.*' 3
   wait
   run_shards ranks '*GpuRanks.*' 1
-  run_shards parity '*GpuParity.*:*GpuRealShapes.*:*GpuStep.*:*GpuTrace.*' 4
+  run_shards parity '*GpuParity.*:*GpuRealShapes.*:*GpuTrace.*' 4
   wait
   for log in "$work"/test.*; do
     echo "===== ${log##*/}" >>"$logs/tests.log"

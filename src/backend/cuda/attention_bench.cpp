@@ -317,19 +317,6 @@ void bench_documents(Bench& bench) {
     print(mix.name, bench.through_attention(attention, tensors, lists), pairs_of(lists), raw);
   }
   std::printf("  plans built %d\n", static_cast<int>(attention.plans_built()));
-  CudaAttention::Options fused;
-  fused.longest_own_backward = 0;
-  CudaAttention fused_attention(bench.memory().provider(false), fused);
-  for (const int64_t length : {256, 512, 1024}) {
-    const std::vector<std::vector<AttentionTask>> equal = {
-        causal_documents(std::vector<int64_t>(static_cast<size_t>(kTokens / length), length))};
-    print("cuDNN alone, documents of " + std::to_string(length),
-          bench.through_attention(fused_attention, tensors, equal), pairs_of(equal), raw);
-  }
-  print("cuDNN alone, about 256 of 64 to 448",
-        bench.through_attention(fused_attention, tensors, {causal_documents(uneven)}),
-        pairs_of({causal_documents(uneven)}), raw);
-
   CudaAttention::Options own;
   own.use_cudnn = false;
   CudaAttention own_attention(bench.memory().provider(false), own);
