@@ -45,6 +45,10 @@ while IFS=$'\t' read -r document line; do
   esac
   if ! [[ $name =~ ^[a-z]+$ ]]; then continue; fi
   help=$("$program" "$name" --help 2>&1) || { complain "$document: there is no command: ithaca $name"; continue; }
+  # A command of commands: the flags are those of the inner one.
+  if [ "$name" = bench ] && [[ ${words[2]:-} =~ ^[a-z]+$ ]]; then
+    help=$("$program" "$name" "${words[2]}" --help 2>&1) || { complain "$document: there is no command: ithaca $name ${words[2]}"; continue; }
+  fi
   for word in "${words[@]:2}"; do
     [[ $word =~ ^--?[a-z] ]] || continue
     flag=${word%%=*}

@@ -153,13 +153,8 @@ TEST_F(ProgramTest, RecipeErrorsNameFileLineAndColumn) {
                                          "data: {train: text.txt}\ntrain: {output_dir: run}\n");
   const Outcome outcome = call(folder_, {"train", path});
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.err,
-              testing::StartsWith("ithaca: error: " + path +
-                                  ":4:3: section \"parallel\" has no option \"sp_sise\"; did you mean \"sp_size\"?\n"));
-  // What is missing is told with it, a line each.
-  EXPECT_THAT(outcome.err, testing::HasSubstr("data.train is missing"));
-  EXPECT_THAT(outcome.err, testing::HasSubstr("train.output_dir is missing"));
-  EXPECT_THAT(outcome.err, testing::EndsWith("ithaca: error: 3 mistakes; nothing was started\n"));
+  EXPECT_EQ(outcome.err, "ithaca: error: " + path +
+                             ":4:3: section \"parallel\" has no option \"sp_sise\"; did you mean \"sp_size\"?\n");
 }
 
 TEST_F(ProgramTest, FilesThatAreNotThereEndWithTwo) {
