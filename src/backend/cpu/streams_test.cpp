@@ -224,8 +224,13 @@ TEST_F(CpuStreams, AFailureOfComputeIsThrownAtOnceAndStays) {
   EXPECT_THROW(backend_->finish(event), InputError);
   backend_->wait(communication(), event);
   bool ran = false;
-  backend_->enqueue(communication(), [&] { ran = true; });
-  EXPECT_THROW(backend_->finish(backend_->record(communication())), InputError);
+  // Thrown by whichever call comes after the stream has seen it.
+  EXPECT_THROW(
+      {
+        backend_->enqueue(communication(), [&] { ran = true; });
+        backend_->finish(backend_->record(communication()));
+      },
+      InputError);
   EXPECT_FALSE(ran);
 }
 
