@@ -17,7 +17,7 @@ struct VerifyArguments {
   std::string recipe;
   std::vector<std::string> assignments;
   std::optional<std::string> backend;  // train.backend
-  std::string meshes;  // empty: those that suit the model
+  std::string meshes;                  // empty: those that suit the model
   int64_t steps = 2;
   std::optional<double> bound;  // absent: the bound for float32
 };

@@ -31,7 +31,8 @@ struct RecipeOverrides {
 // ConfigurationError, which says everything that is wrong: several mistakes are ConfigurationMistakes.
 Recipe load_recipe(const std::string& path, const RecipeOverrides& overrides = {});
 
-// The same for a text that is at hand, without a look at files: `file` names it in messages, `folder` is what its paths are relative to.
+// The same for a text that is at hand, without a look at files: `file` names it in messages, `folder` is what its paths
+// are relative to.
 Recipe parse_recipe(const std::string& text, const std::string& file, const std::string& folder,
                     const RecipeOverrides& overrides = {});
 

@@ -96,8 +96,8 @@ struct TaskTiles {
   int64_t tile_count = 0;
 };
 
-// Heads of up to 256 elements. bfloat16 heads aligned to 16 bytes are multiplied on the tensor cores; everything else in
-// plain float32 arithmetic.
+// Heads of up to 256 elements. bfloat16 heads aligned to 16 bytes are multiplied on the tensor cores; everything else
+// in plain float32 arithmetic.
 
 // Writes output and log_sum_exp of the rows that see a key, nothing else. `by_query` as arguments.tasks.
 void task_attention_forward(const AttentionForward& arguments, const TaskTiles& by_query, const Tensor& output,
