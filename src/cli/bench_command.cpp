@@ -16,6 +16,10 @@ namespace ithaca {
 
 namespace {
 
+constexpr const char* kDefaultShape = "qwen3-0.6b";
+constexpr int64_t kDefaultTokensOnGpu = 8192;
+constexpr int64_t kDefaultTokensOnCpu = 512;
+
 void check_numbers(const BenchArguments& arguments) {
   const auto refuse = [](const std::string& text) { throw ConfigurationError(text); };
   for (const int64_t tokens : arguments.tokens) {
@@ -42,18 +46,22 @@ ModelDescription chosen_model(const BenchArguments& arguments) {
     throw ConfigurationError("--model and --shape exclude each other; leave one of them out");
   }
   if (!arguments.model.empty()) return ModelDirectory(arguments.model).description();
-  return published_shape(arguments.shape.empty() ? "qwen3-0.6b" : arguments.shape);
+  return published_shape(arguments.shape.empty() ? kDefaultShape : arguments.shape);
 }
 
 std::string model_text(const BenchArguments& arguments, const ModelDescription& model) {
   const std::string name = !arguments.model.empty()  ? arguments.model
-                           : arguments.shape.empty() ? std::string("qwen3-0.6b")
+                           : arguments.shape.empty() ? std::string(kDefaultShape)
                                                      : arguments.shape;
   return fmt::format("{} ({} parameters, random weights)", name, format_count(model.parameter_count()));
 }
 
+std::string count_text(int count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 std::string ranks_text(int ranks) {
-  return fmt::format("{} {}", ranks, ranks == 1 ? "rank" : "ranks");
+  return count_text(ranks, "rank");
 }
 
 std::string device_text(const BackendChoice& backend, int ranks) {
@@ -67,7 +75,7 @@ std::string device_text(const BackendChoice& backend, int ranks) {
 
 std::vector<int64_t> tokens_or(const BenchArguments& arguments, const BackendChoice& backend) {
   if (!arguments.tokens.empty()) return arguments.tokens;
-  return {backend.kind == BackendKind::cuda ? 8192 : 512};
+  return {backend.kind == BackendKind::cuda ? kDefaultTokensOnGpu : kDefaultTokensOnCpu};
 }
 
 double tera(double flops_per_second) {
@@ -105,8 +113,11 @@ int bench_step(const BenchArguments& arguments, const BackendChoice& backend, st
   benchmark.phases = arguments.phases;
   benchmark.memory_limit_bytes = static_cast<int64_t>(std::ldexp(arguments.limit_gib, 30));
 
-  out << fmt::format("training step of {}\n{}, {}\n", model_text(arguments, benchmark.model),
-                     device_text(backend, arguments.ranks), documents_text(arguments));
+  out << fmt::format("training step of {}\n{}, {}; for each row {}, then {} that count\n",
+                     model_text(arguments, benchmark.model), device_text(backend, arguments.ranks),
+                     documents_text(arguments), count_text(arguments.warmup, "warm-up step"),
+                     count_text(arguments.steps, "step"))
+      << std::flush;
   bool first = true;
   bool all_ran = true;
   const StepBenchmarkResult result = run_step_benchmark(benchmark, [&](const StepBenchmarkRow& row) {
@@ -127,10 +138,14 @@ int bench_step(const BenchArguments& arguments, const BackendChoice& backend, st
                        100.0 * row.exposed_wait_seconds / row.seconds, format_bytes(row.memory.peak), row.attention)
         << std::flush;
   });
-  out << fmt::format(
-      "TFLOP/s: model operations of one device (recompute not counted); peak: their share of the {:.1f} TFLOP/s that a "
-      "large product reaches here;\nexposed: the part of the step that compute waits for other streams.\n\n",
-      tera(result.gemm_peak));
+  out << "TFLOP/s: model operations of one device (recompute not counted); exposed: the part of the step that compute "
+         "waits "
+         "for other streams.\n";
+  if (result.gemm_peak > 0.0) {
+    out << fmt::format("peak: the share of the {:.4g} TFLOP/s that a large product reached here just before.\n",
+                       tera(result.gemm_peak));
+  }
+  out << '\n';
   out << "peak memory by class (the rank that uses most)\n";
   out << fmt::format("{:>9} {:>10}", "tokens", "recompute");
   for (int index = 0; index < kMemoryClasses; ++index) {
@@ -193,7 +208,8 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
 
 int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, std::ostream& out) {
   const ModelDescription model = chosen_model(arguments);
-  out << fmt::format("matrix products of {}\n{}\n", model_text(arguments, model), device_text(backend, 1));
+  out << fmt::format("matrix products of {}\n{}\n", model_text(arguments, model), device_text(backend, 1))
+      << std::flush;
   for (const int64_t tokens : tokens_or(arguments, backend)) {
     const GemmBenchmarkResult result = run_gemm_benchmark(backend, model, tokens);
     out << fmt::format(
@@ -208,11 +224,16 @@ int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, st
 }
 
 void add_common(CLI::App* command, BenchArguments& arguments) {
-  command->add_option("--tokens", arguments.tokens, "Lengths of the sequence, separated by commas")
+  command
+      ->add_option("--tokens", arguments.tokens,
+                   fmt::format("Lengths of the sequence, separated by commas; {} on a GPU, {} on a CPU where not given",
+                               kDefaultTokensOnGpu, kDefaultTokensOnCpu))
       ->delimiter(',')
       ->type_name("LIST");
-  command->add_option("--backend", arguments.backend, "auto, cpu or cuda")->type_name("NAME");
-  command->add_option("--dtype", arguments.compute_dtype, "auto, float32 or bfloat16 (cuda)")->type_name("NAME");
+  command->add_option("--backend", arguments.backend, "auto, cpu or cuda")->type_name("NAME")->capture_default_str();
+  command->add_option("--dtype", arguments.compute_dtype, "auto, float32 or bfloat16 (cuda)")
+      ->type_name("NAME")
+      ->capture_default_str();
 }
 
 void add_model(CLI::App* command, BenchArguments& arguments) {
@@ -220,17 +241,21 @@ void add_model(CLI::App* command, BenchArguments& arguments) {
       ->type_name("DIR");
   command
       ->add_option("--shape", arguments.shape,
-                   fmt::format("A published shape: {}", fmt::join(published_shape_names(), ", ")))
-      ->type_name("NAME");
+                   fmt::format("A published shape: {}; {} where neither is given (minutes a step on a CPU)",
+                               fmt::join(published_shape_names(), ", "), kDefaultShape))
+      ->type_name("NAME")
+      ->capture_default_str();
 }
 
 void add_ranks(CLI::App* command, BenchArguments& arguments) {
   command
       ->add_option("--ranks", arguments.ranks, "Ranks that share the sequence; on GPUs one each, as far as there are")
-      ->type_name("N");
+      ->type_name("N")
+      ->capture_default_str();
   command
       ->add_option("--documents", arguments.documents, "Mean length of packed documents, long-tailed; 0: one document")
-      ->type_name("TOKENS");
+      ->type_name("TOKENS")
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -247,32 +272,45 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
   step->add_option("--recompute", arguments.recompute, "none, attention, full; separated by commas")
       ->delimiter(',')
       ->type_name("LIST");
-  step->add_option("--schedule", arguments.schedule, "auto, ulysses, ring, all_gather or hybrid")->type_name("NAME");
-  step->add_option("--layout", arguments.layout, "auto, contiguous, zigzag or striped")->type_name("NAME");
-  step->add_option("--ulysses-size", arguments.ulysses_size, "For hybrid; 0: chosen")->type_name("N");
-  step->add_option("--ring-size", arguments.ring_size, "For hybrid; 0: chosen")->type_name("N");
-  step->add_option("--steps", arguments.steps, "Steps that are measured")->type_name("N");
-  step->add_option("--warmup", arguments.warmup, "Steps before them")->type_name("N");
+  step->add_option("--schedule", arguments.schedule, "auto, ulysses, ring, all_gather or hybrid")
+      ->type_name("NAME")
+      ->capture_default_str();
+  step->add_option("--layout", arguments.layout, "auto, contiguous, zigzag or striped")
+      ->type_name("NAME")
+      ->capture_default_str();
+  step->add_option("--ulysses-size", arguments.ulysses_size, "For hybrid; 0: chosen")
+      ->type_name("N")
+      ->capture_default_str();
+  step->add_option("--ring-size", arguments.ring_size, "For hybrid; 0: chosen")->type_name("N")->capture_default_str();
+  step->add_option("--steps", arguments.steps, "Steps that are measured")->type_name("N")->capture_default_str();
+  step->add_option("--warmup", arguments.warmup, "Steps before them")->type_name("N")->capture_default_str();
   step->add_flag("--phases", arguments.phases, "Record one more step of every row: where its time goes, by phase");
   step->add_option("--limit-gib", arguments.limit_gib, "Memory that a rank may use; 0: all that is there")
-      ->type_name("GIB");
+      ->type_name("GIB")
+      ->capture_default_str();
   step->add_flag("--deterministic", arguments.deterministic, "As train.deterministic");
 
   CLI::App* attention =
       command->add_subcommand("attention", "One attention layer, split over ranks by each schedule, against one rank");
   add_common(attention, arguments);
   add_ranks(attention, arguments);
-  attention->add_option("--query-heads", arguments.query_heads, "Query heads")->type_name("N");
-  attention->add_option("--key-heads", arguments.key_heads, "Key and value heads")->type_name("N");
-  attention->add_option("--head-size", arguments.head_size, "Of one head")->type_name("N");
-  attention->add_option("--window", arguments.window, "Sliding window in keys; 0: none")->type_name("N");
+  attention->add_option("--query-heads", arguments.query_heads, "Query heads")->type_name("N")->capture_default_str();
+  attention->add_option("--key-heads", arguments.key_heads, "Key and value heads")
+      ->type_name("N")
+      ->capture_default_str();
+  attention->add_option("--head-size", arguments.head_size, "Of one head")->type_name("N")->capture_default_str();
+  attention->add_option("--window", arguments.window, "Sliding window in keys; 0: none")
+      ->type_name("N")
+      ->capture_default_str();
   attention
       ->add_option(
           "--schedules", arguments.schedules,
           "Such as ulysses,ring:zigzag,ring:striped,all_gather:zigzag,hybrid:2x4:zigzag; default: all that fit")
       ->delimiter(',')
       ->type_name("LIST");
-  attention->add_option("--seconds", arguments.seconds, "Of one measurement")->type_name("SECONDS");
+  attention->add_option("--seconds", arguments.seconds, "Of one measurement")
+      ->type_name("SECONDS")
+      ->capture_default_str();
   attention->add_flag("--deterministic", arguments.deterministic, "As train.deterministic");
 
   CLI::App* gemm = command->add_subcommand("gemm", "The matrix products of a model, forward and backward");
