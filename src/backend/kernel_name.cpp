@@ -14,7 +14,7 @@ constexpr size_t kLongest = 200;
 
 std::string demangled(const char* symbol) {
   struct Free {
-    void operator()(char* text) const { std::free(text); }
+    void operator()(char* text) const { std::free(text); }  // NOLINT(cppcoreguidelines-owning-memory): as the ABI asks
   };
   int status = 0;
   const std::unique_ptr<char, Free> text(abi::__cxa_demangle(symbol, nullptr, nullptr, &status));

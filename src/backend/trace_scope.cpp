@@ -7,6 +7,8 @@
 
 namespace ithaca {
 
+// By value, as those keep it that can record.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Backend::start_recording(std::shared_ptr<SpanRecorder> /*recorder*/) {
   throw ConfigurationError(fmt::format("the backend {} as it was made records no trace", name()));
 }

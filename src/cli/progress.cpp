@@ -78,7 +78,7 @@ std::string tokenize_line(const TokenizeProgress& progress, size_t width) {
           : 0.0;
   std::string left;
   if (share > 0.01) left = "  left " + format_duration(progress.seconds * (1.0 - share) / share);
-  const std::string text = fmt::format("tokenizing {:3.0f}%  {}{}", 100.0 * share, counts, left);
+  std::string text = fmt::format("tokenizing {:3.0f}%  {}{}", 100.0 * share, counts, left);
   // The bar takes what the text leaves over.
   constexpr size_t kSmallestBar = 8;
   constexpr size_t kLargestBar = 30;

@@ -25,8 +25,8 @@ using cpu::QueueStream;
 
 class CpuAttentionState final : public AttentionState {
  public:
-  CpuAttentionState(const AttentionShape& shape, AttentionDestination destination, Buffer buffer)
-      : shape_(shape), destination_(std::move(destination)), buffer_(std::move(buffer)) {}
+  CpuAttentionState(const AttentionShape& shape, const AttentionDestination& destination, Buffer buffer)
+      : shape_(shape), destination_(destination), buffer_(std::move(buffer)) {}
 
   const AttentionShape& shape() const { return shape_; }
   const AttentionDestination& destination() const { return destination_; }

@@ -28,7 +28,6 @@ using Json = nlohmann::ordered_json;
 constexpr int kRulesVersion = 1;
 // Ids and labels are kept in 32 bits; a vocabulary is far below.
 constexpr int64_t kLargestVocabulary = int64_t{1} << 31;
-constexpr size_t kShownBytes = 60;
 
 enum class Format { kMessages, kConversations, kPromptCompletion, kInstruction, kText, kInputIds };
 
