@@ -1,6 +1,7 @@
 # What people run. On a fresh Debian 12 with git and make every target installs what it needs (as root or through sudo).
 #
 #   make quickstart   build the program and train a small model on a book, split over 4 ranks
+#   make quickstart-text   only fetch that book, to build/quickstart/jargon.txt.gz, where the recipes of examples/ read it
 #   make test         build everything and run all tests but those labelled slow;  make test-slow  runs these
 #   make release      build build/release/bin/ithaca only
 #   make install      install the program, the library and their documentation to PREFIX (/usr/local)
@@ -55,11 +56,14 @@ install: release
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 .PHONY: quickstart
-quickstart: release
-	@scripts/fetch_quickstart_text.sh $(QUICKSTART_TEXT)
+quickstart: release quickstart-text
 	$(PROGRAM) train examples/quickstart/quickstart.yaml --overwrite
 	$(PROGRAM) inspect runs/quickstart
 	$(PROGRAM) inspect runs/quickstart/export
+
+.PHONY: quickstart-text
+quickstart-text:
+	@scripts/fetch_quickstart_text.sh $(QUICKSTART_TEXT)
 
 .PHONY: test
 test: deps-test
