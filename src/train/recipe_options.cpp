@@ -277,7 +277,8 @@ void add_absent(OptionCatalog& catalog) {
       {"optim", "optimizer", "The optimizer is AdamW."},
       {"data", "chat_template", "It is the model's own; put another one into chat_template.jinja in model.path."},
       {"model", "lora_*", "All parameters are trained."},
-      {"model", "quantization*", "The CPU backend computes in float32."},
+      {"model", "quantization*",
+       "Weights are kept in float32, and computed with in float32 or bfloat16 (model.compute_dtype)."},
   };
   for (const AbsentOption& option : options) catalog.add_absent(option);
 }
