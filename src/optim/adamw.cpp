@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <utility>
 
 namespace ithaca {
@@ -19,10 +20,25 @@ Tensor flat(const Tensor& tensor) {
   return tensor.reshape({tensor.element_count()});
 }
 
+struct ScalarDeclaration {
+  Tensor StepScalars::*member;
+  const char* name;
+  DType dtype;
+};
+
+constexpr std::array<ScalarDeclaration, 6> kScalars{{{&StepScalars::loss_sum, "loss sum", DType::float64},
+                                                     {&StepScalars::square_sum, "gradient square sum", DType::float64},
+                                                     {&StepScalars::gradient_norm, "gradient norm", DType::float64},
+                                                     {&StepScalars::clip_factor, "clip factor", DType::float32},
+                                                     {&StepScalars::skipped, "skip flag", DType::int64},
+                                                     {&StepScalars::applied_steps, "applied steps", DType::int64}}};
+
 }  // namespace
 
 int64_t adamw_bytes(const std::vector<ParameterSpec>& specs) {
-  return 2 * replicated_parameter_bytes(specs, DType::float32).gradients;
+  // A moment is as large as the gradients; each scalar is a block of its own.
+  return 2 * replicated_parameter_bytes(specs, DType::float32).gradients +
+         static_cast<int64_t>(kScalars.size()) * Arena::kAlignment;
 }
 
 AdamWOptimizer::AdamWOptimizer(const AdamWOptions& options, ReplicatedParameters& parameters, Backend& backend)
@@ -39,17 +55,11 @@ AdamWOptimizer::AdamWOptimizer(const AdamWOptions& options, ReplicatedParameters
     backend.fill(stream_, {moments.second.tensor(), 0.0});
     moments_.push_back(std::move(moments));
   }
-  const auto scalar = [&](const char* name, DType dtype) {
-    scalar_buffers_.push_back(arena.allocate(name, MemoryClass::optimizer, dtype, {1}, stream_));
-    backend.fill(stream_, {scalar_buffers_.back().tensor(), 0.0});
-    return scalar_buffers_.back().tensor();
-  };
-  scalars_.loss_sum = scalar("loss sum", DType::float64);
-  scalars_.square_sum = scalar("gradient square sum", DType::float64);
-  scalars_.gradient_norm = scalar("gradient norm", DType::float64);
-  scalars_.clip_factor = scalar("clip factor", DType::float32);
-  scalars_.skipped = scalar("skip flag", DType::int64);
-  scalars_.applied_steps = scalar("applied steps", DType::int64);
+  for (const ScalarDeclaration& scalar : kScalars) {
+    scalar_buffers_.push_back(arena.allocate(scalar.name, MemoryClass::optimizer, scalar.dtype, {1}, stream_));
+    scalars_.*scalar.member = scalar_buffers_.back().tensor();
+    backend.fill(stream_, {scalars_.*scalar.member, 0.0});
+  }
 }
 
 void AdamWOptimizer::begin_step() {

@@ -54,7 +54,7 @@ class AdamWOptimizer {
   StepScalars scalars_;
 };
 
-// Bytes of the moments.
+// Bytes that an AdamWOptimizer takes of its arena: moments and scalars, in whole blocks.
 int64_t adamw_bytes(const std::vector<ParameterSpec>& specs);
 
 }  // namespace ithaca

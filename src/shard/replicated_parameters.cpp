@@ -46,14 +46,19 @@ Tensor part(const Tensor& block, int64_t offset, const Extents& extents) {
   return block.slice(0, offset, offset + count).reshape(extents);
 }
 
+// What an arena takes for a block.
+int64_t arena_bytes(int64_t bytes) {
+  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+}
+
 }  // namespace
 
 ReplicatedBytes replicated_parameter_bytes(std::span<const ParameterSpec> specs, DType compute_dtype) {
   ReplicatedBytes bytes;
   for (const UnitLayout& layout : unit_layouts(specs)) {
-    bytes.weights +=
-        layout.elements * 4 + (compute_dtype == DType::float32 ? 0 : layout.elements * element_size(compute_dtype));
-    bytes.gradients += layout.elements * 4;
+    bytes.weights += arena_bytes(layout.elements * 4);
+    if (compute_dtype != DType::float32) bytes.weights += arena_bytes(layout.elements * element_size(compute_dtype));
+    bytes.gradients += arena_bytes(layout.elements * 4);
   }
   return bytes;
 }
