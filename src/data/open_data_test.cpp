@@ -163,6 +163,11 @@ TEST_F(OpenData, BadRecordsCanBeSkipped) {
   EXPECT_EQ(dataset->summary().skipped_records, 2);
   EXPECT_THAT(dataset->summary().notes,
               testing::Contains(AllOf(HasSubstr("2 records skipped"), HasSubstr("x.jsonl:2"))));
+  // Where none is left, why is said all the same.
+  with.paths = {directory_.write("y.jsonl", "{\"text\": 5}\n{\"text\": oh}\n{\"text\": 6}\n")};
+  EXPECT_THAT(message_of<InputError>([&] { open_data(with); }),
+              AllOf(HasSubstr("nothing to train on: no record is left; 3 records skipped: 2 x "),
+                    HasSubstr("y.jsonl:1"), HasSubstr("1 x not valid JSON, first "), HasSubstr("y.jsonl:2:11")));
 }
 
 TEST_F(OpenData, ConfigurationsThatCannotBe) {

@@ -65,6 +65,11 @@ void PackedDataset::add_stage(const ContextStage& stage) {
   result.summary = summarize(*result.packing);
   if (result.summary.valid_tokens == 0) {
     const DatasetSummary& summary = result.summary;
+    const ReasonCounter& skipped = cache_->summary().skipped;
+    const std::string skips = skipped.empty() ? std::string() : one_line(skipped.text());
+    if (summary.documents == 0 && !skips.empty()) {
+      throw InputError(fmt::format("{}: there is nothing to train on: no record is left; {}", options_.name, skips));
+    }
     std::string reason = fmt::format("the {} documents hold no label", format_count(summary.documents));
     if (summary.skipped_documents > 0) {
       reason += fmt::format("; {} have fewer than two tokens", format_count(summary.skipped_documents));
@@ -77,6 +82,7 @@ void PackedDataset::add_stage(const ContextStage& stage) {
       reason += fmt::format("; in {} nothing is trained (a weight of 0, or data.train_on)",
                             format_count(summary.unlabelled_documents));
     }
+    if (!skips.empty()) reason += "; " + skips;
     throw InputError(fmt::format("{}: there is nothing to train on: {}", options_.name, reason));
   }
   const int64_t begin = stages_.empty() ? 0 : stages_.back().bounds.end;

@@ -18,9 +18,8 @@ constexpr int64_t kShownBytes = 40;
 // date that Llama's templates write where there is no clock.
 constexpr int64_t kNow = 1721995200;
 constexpr const char* kPiecesReason = "the chat template's pieces do not make up the whole conversation";
-constexpr const char* kWhatWorks =
-    "use a chat template that marks what the assistant says with {% generation %}, or leave such conversations out "
-    "(data.on_error: skip)";
+constexpr const char* kWhatWorks = "use a chat template that marks what the assistant says with {% generation %}";
+constexpr const char* kSkipAdvice = ", or leave such conversations out (data.on_error: skip)";
 
 // Where the first difference of two texts is.
 int64_t common_bytes(std::string_view a, std::string_view b) {
@@ -40,6 +39,7 @@ class Weigher {
     whole_ = conversation_.variables;
     whole_["messages"] = conversation_.messages;
     rendered_ = render(whole_, false, "the conversation");
+    require_tool_calls();
     result_.text = rendered_.text;
     if (train_on_ == TrainOn::kAll) {
       weigh_everything();
@@ -92,6 +92,59 @@ class Weigher {
                "nothing of the record is trained");
     }
   }
+
+  // Of a call {"function": {"name": ...}} or {"name": ...}; nothing where there is none.
+  static Json* name_of_call(Json& call) {
+    if (!call.is_object()) return nullptr;
+    if (call.contains("function") && call["function"].is_object()) return name_of_call(call["function"]);
+    return call.contains("name") && call["name"].is_string() ? &call["name"] : nullptr;
+  }
+
+  // Templates that know no tool calls render such turns without them, and an answer would be trained that is none. The
+  // names may stand elsewhere too, so each turn's are marked and looked for in the rendering of that.
+  void require_tool_calls() const {
+    Json probe = whole_;
+    std::vector<std::string> names(turns());
+    for (size_t i = 0; i < turns(); ++i) {
+      Json& message = probe["messages"][i];
+      if (weights_[i] == 0.0f || !conversation_.turns[i].is_assistant || !message.contains("tool_calls")) continue;
+      for (Json& call : message["tool_calls"]) {
+        Json* name = name_of_call(call);
+        if (name == nullptr) continue;
+        names[i] += (names[i].empty() ? "" : ", ") + name->get<std::string>();
+        *name = name->get<std::string>() + mark_of_turn(i);
+      }
+    }
+    if (std::all_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); })) return;
+    std::string said;
+    bool is_marked = true;
+    try {
+      const RenderedChat rendered = template_.render(probe, options_of(false));
+      if (train_on_ == TrainOn::kAll || !template_.marks_generation()) {
+        said = rendered.text;
+      } else {
+        for (const TextSpan& span : rendered.generated) {
+          said += rendered.text.substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin));
+        }
+      }
+    } catch (const InputError&) {
+      // It refuses names that it does not know: what it made of the real ones has to do.
+      said = rendered_.text;
+      is_marked = false;
+    }
+    for (size_t i = 0; i < turns(); ++i) {
+      const std::string wanted = is_marked ? mark_of_turn(i) : names[i].substr(0, names[i].find(", "));
+      if (names[i].empty() || said.find(wanted) != std::string::npos) continue;
+      complain(
+          fmt::format("message {} has tool_calls ({}), but the model's chat template does not render tool calls as "
+                      "what the assistant says, so an answer without them would be trained; use a chat template "
+                      "that does, or write the calls as the message's content",
+                      i, names[i]),
+          "the chat template does not render tool calls");
+    }
+  }
+
+  static std::string mark_of_turn(size_t turn) { return fmt::format("_called_by_message_{}_", turn); }
 
   // Whether all turns in question have the same weight.
   bool has_one_weight(bool of_assistant_alone) const {
@@ -156,7 +209,7 @@ class Weigher {
             fmt::format("the chat template marks {} pieces in the first {} messages and {} in all of them, so it "
                         "cannot be told which message a piece belongs to; give all messages the same weight, or {}",
                         after, i + 1, marked.size(), kWhatWorks),
-            kPiecesReason);
+            kPiecesReason, kSkipAdvice);
       }
       for (size_t k = before; k < after; ++k) result_.add(marked[k], weights_[i]);
       before = after;
@@ -195,7 +248,7 @@ class Weigher {
                              "and the message {}, so it cannot be told what the model has to write; {}",
                              i, same, quoted_text_around(prompt, same, kShownBytes),
                              quoted_text_around(full, same, kShownBytes), kWhatWorks),
-                 kPiecesReason);
+                 kPiecesReason, kSkipAdvice);
       }
       if (!is_last) require_beginning(full, rendered_.text, i);
       const auto begin = static_cast<int64_t>(prompt.size());
@@ -215,13 +268,13 @@ class Weigher {
                     i, same, quoted_text_around(text, same, kShownBytes), quoted_text_around(whole, same, kShownBytes),
                     train_on_ == TrainOn::kAssistant ? "train the last turn alone (data.train_on: completion), " : "",
                     kWhatWorks),
-        kPiecesReason);
+        kPiecesReason, kSkipAdvice);
   }
 
   [[noreturn]] void pieces_overlap(size_t i) const {
     complain(
         fmt::format("the chat template renders message {} into the text of the messages before it; {}", i, kWhatWorks),
-        kPiecesReason);
+        kPiecesReason, kSkipAdvice);
   }
 
   Json start_beginning() const {
@@ -236,20 +289,25 @@ class Weigher {
                                     count == 1 ? "message alone" : fmt::format("{} messages alone", count));
   }
 
-  RenderedChat render(const Json& conversation, bool add_generation_prompt, const std::string& what) const {
+  static ChatOptions options_of(bool add_generation_prompt) {
     ChatOptions options;
     options.add_generation_prompt = add_generation_prompt;
     options.now = kNow;
+    return options;
+  }
+
+  RenderedChat render(const Json& conversation, bool add_generation_prompt, const std::string& what) const {
     try {
-      return template_.render(conversation, options);
+      return template_.render(conversation, options_of(add_generation_prompt));
     } catch (const InputError& error) {
       complain(fmt::format("the chat template cannot render {}: {}", what, error.what()),
                "the chat template cannot render the conversation");
     }
   }
 
-  [[noreturn]] void complain(const std::string& problem, const std::string& reason) const {
-    throw RecordError(place_, problem, reason);
+  [[noreturn]] void complain(const std::string& problem, const std::string& reason,
+                             const std::string& skip_advice = {}) const {
+    throw RecordError(place_, problem, reason, skip_advice);
   }
 
   const Conversation& conversation_;

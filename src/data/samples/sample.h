@@ -47,9 +47,14 @@ struct Record {
 // and reading goes on.
 class RecordError : public InputError {
  public:
-  // The text of the error is "<place>: <problem>"; `reason` is the kind of problem, without values, to group by.
-  RecordError(const std::string& place, const std::string& problem, std::string reason)
-      : InputError(place + ": " + problem), place_(place), problem_(problem), reason_(std::move(reason)) {}
+  // The text of the error is "<place>: <problem><skip_advice>"; `reason` is the kind of problem, without values, to
+  // group by. `skip_advice` is what only those need to know who have not skipped the record: problem() has it not.
+  RecordError(const std::string& place, const std::string& problem, std::string reason,
+              const std::string& skip_advice = {})
+      : InputError(place + ": " + problem + skip_advice),
+        place_(place),
+        problem_(problem),
+        reason_(std::move(reason)) {}
   const std::string& place() const { return place_; }
   const std::string& problem() const { return problem_; }
   const std::string& reason() const { return reason_; }

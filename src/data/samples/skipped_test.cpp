@@ -27,5 +27,14 @@ TEST(ReasonCounter, GroupsByReasonInTheOrderOfFirstRecords) {
             "  1 x new, first b:2: something");
 }
 
+// That records can be skipped is not worth saying of one that was.
+TEST(ReasonCounter, LeavesOutTheAdviceToSkip) {
+  const RecordError error("a:1", "no role", "no role", ", or skip it");
+  EXPECT_STREQ(error.what(), "a:1: no role, or skip it");
+  ReasonCounter counter;
+  counter.add(error);
+  EXPECT_EQ(counter.text(), "1 record skipped:\n  1 x no role, first a:1: no role");
+}
+
 }  // namespace
 }  // namespace ithaca
