@@ -175,8 +175,8 @@ Value Interpreter::evaluate_call(const Expression& expression, const FramePointe
   if (!function.is_object() || !function.object()->callable()) {
     throw Failure("'" + type_name(function) + "' object is not callable");
   }
-  // The object may be the only thing that holds itself while it runs.
-  const std::shared_ptr<Object> object = function.object();
+  // A copy: the object may be the only thing that holds itself while it runs.
+  const std::shared_ptr<Object> object = function.object();  // NOLINT(performance-unnecessary-copy-initialization)
   return object->call(*this, std::move(arguments));
 }
 

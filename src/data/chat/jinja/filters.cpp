@@ -36,7 +36,7 @@ Value filter_abs(Runtime& /*runtime*/, const Value& value, const Arguments& argu
 Value filter_int(Runtime& /*runtime*/, const Value& value, const Arguments& arguments) {
   const Parameters parameters("int", arguments, {"default", "base"}, 0);
   require_defined(value);
-  const Value otherwise = parameters.value(0, Value(int64_t{0}));
+  Value otherwise = parameters.value(0, Value(int64_t{0}));
   if (const auto integer = value.integer()) return Value(*integer);
   if (value.is_float()) return std::isnan(value.floating()) ? otherwise : Value(truncated(value.floating()));
   if (!value.is_string()) return otherwise;
