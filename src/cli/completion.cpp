@@ -148,7 +148,10 @@ ValueKind kind_of(const CLI::Option& option) {
   // Numbers, lists and names have nothing to offer; paths have.
   std::string type = option.get_type_name();
   std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const char* word : {"file", "path", "folder", "dir", "html", "run"}) {
+  for (const char* word : {"folder", "dir", "run"}) {
+    if (type.find(word) != std::string::npos) return ValueKind::folder;
+  }
+  for (const char* word : {"file", "path", "html"}) {
     if (type.find(word) != std::string::npos) return ValueKind::file;
   }
   return ValueKind::none;
@@ -245,11 +248,22 @@ void offer_flags(const CLI::App& command, Completer& completer) {
   }
 }
 
+std::vector<const CLI::App*> commands_of(const CLI::App& command) {
+  return command.get_subcommands([](const CLI::App* known) { return !known->get_group().empty(); });
+}
+
+// `command` may have commands of its own, and these too: the program itself is the outermost.
 void offer_for_command(const CLI::App& command, std::span<const std::string> words, Completer& completer) {
   const std::string& current = words.back();
+  const std::vector<const CLI::App*> commands = commands_of(command);
   size_t positionals = 0;
   const CLI::Option* waiting = nullptr;  // a flag whose value comes next
-  for (const std::string& word : words.first(words.size() - 1)) {
+  for (size_t index = 0; index + 1 < words.size(); ++index) {
+    const std::string& word = words[index];
+    const bool is_value = waiting != nullptr;
+    for (const CLI::App* inner : commands) {
+      if (!is_value && inner->get_name() == word) return offer_for_command(*inner, words.subspan(index + 1), completer);
+    }
     if (waiting != nullptr) {
       waiting = nullptr;
       continue;
@@ -269,6 +283,9 @@ void offer_for_command(const CLI::App& command, std::span<const std::string> wor
     return;
   }
   if (current.starts_with("-")) return offer_flags(command, completer);
+  if (positionals == 0) {
+    for (const CLI::App* inner : commands) completer.offer(inner->get_name(), inner->get_description());
+  }
   size_t index = 0;
   for (const CLI::Option* option :
        command.get_options([](const CLI::Option* known) { return known->get_positional(); })) {
@@ -278,7 +295,8 @@ void offer_for_command(const CLI::App& command, std::span<const std::string> wor
       return;
     }
   }
-  offer_flags(command, completer);
+  // Where a command has to come, nothing else may.
+  if (commands.empty()) offer_flags(command, completer);
 }
 
 }  // namespace
@@ -286,17 +304,7 @@ void offer_for_command(const CLI::App& command, std::span<const std::string> wor
 Completion complete_words(const CLI::App& app, const OptionCatalog& catalog, std::span<const std::string> words) {
   require(!words.empty(), "the word under the cursor is missing");
   Completer completer(catalog, words.back());
-  if (words.size() == 1) {
-    for (const CLI::App* command :
-         app.get_subcommands([](const CLI::App* known) { return !known->get_group().empty(); })) {
-      completer.offer(command->get_name(), command->get_description());
-    }
-    if (words.back().starts_with("-")) offer_flags(app, completer);
-    return completer.take();
-  }
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (command->get_name() == words.front()) offer_for_command(*command, words.subspan(1), completer);
-  }
+  offer_for_command(app, words, completer);
   return completer.take();
 }
 

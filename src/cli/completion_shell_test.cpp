@@ -131,6 +131,10 @@ class CompletionShellTest : public testing::Test {
     expect_line(shell, "ithaca train recipe.yaml --set model.path=models/ti\t",
                 "ithaca train recipe.yaml --set model.path=models/tiny/");
     expect_line(shell, "ithaca options optim.learn\t", "ithaca options optim.learning_rate");
+    expect_line(shell, "ithaca bench at\t", "ithaca bench attention");
+    expect_line(shell, "ithaca bench step --pha\t", "ithaca bench step --phases");
+    expect_line(shell, "ithaca inspect da\t", "ithaca inspect data");
+    expect_line(shell, "ithaca inspect data --samp\t", "ithaca inspect data --samples");
   }
 
   TestFolder folder_;
@@ -167,6 +171,7 @@ TEST_F(CompletionShellTest, Fish) {
     pclose(pipe);
     return output;
   };
+  using ::testing::AllOf;
   using ::testing::HasSubstr;
   using ::testing::StartsWith;
   EXPECT_THAT(complete("ithaca insp"), StartsWith("inspect\t"));
@@ -177,6 +182,10 @@ TEST_F(CompletionShellTest, Fish) {
   EXPECT_THAT(complete("ithaca train recipe.yaml --set data.train=boo"), StartsWith("data.train=book.jsonl"));
   EXPECT_THAT(complete("ithaca train recipe.yaml --set model.path=models/ti"), StartsWith("model.path=models/tiny/"));
   EXPECT_THAT(complete("ithaca options optim.learn"), HasSubstr("optim.learning_rate\t"));
+  EXPECT_THAT(complete("ithaca bench "), AllOf(HasSubstr("step\t"), HasSubstr("attention\t"), HasSubstr("gemm\t")));
+  EXPECT_THAT(complete("ithaca bench step --pha"), StartsWith("--phases\t"));
+  EXPECT_THAT(complete("ithaca inspect da"), StartsWith("data\t"));
+  EXPECT_THAT(complete("ithaca inspect data --samp"), StartsWith("--samples\t"));
 }
 
 // The manual page, as the tools that show it see it.
@@ -185,6 +194,11 @@ TEST(ManualPage, IsCleanForItsReaders) {
   const std::string page = folder.path("ithaca.1");
   ASSERT_EQ(std::system((std::string("'") + ITHACA_PROGRAM + "' man > " + page).c_str()), 0);
   EXPECT_THAT(folder.read("ithaca.1"), testing::HasSubstr(".B parallel.sp_size\n"));
+  for (const char* text :
+       {".SS ithaca bench COMMAND\n", ".SS ithaca bench step\n", "\\fB\\-\\-query\\-heads\\fR",
+        ".SS ithaca inspect [PATH] [COMMAND]\n", ".SS ithaca inspect data RECIPE\n", "\\fB\\-\\-samples\\fR"}) {
+    EXPECT_THAT(folder.read("ithaca.1"), testing::HasSubstr(text));
+  }
   bool was_checked = false;
   for (const auto& [tool, command] : {std::pair<std::string, std::string>("mandoc", "mandoc -T lint -W warning "),
                                       std::pair<std::string, std::string>("groff", "groff -man -ww -z ")}) {

@@ -35,6 +35,17 @@ class CompletionTest : public testing::Test {
     options->add_option("name", name_, "which");
     CLI::App* report = app_.add_subcommand("report", "compares");
     report->add_option("runs", runs_, "run folders");
+    // Commands of commands: one that needs one, and one that takes a path as well.
+    CLI::App* bench = app_.add_subcommand("bench", "measures");
+    bench->require_subcommand(1);
+    CLI::App* step = bench->add_subcommand("step", "whole steps");
+    step->add_option("--model", recipe_, "which")->type_name("DIR");
+    step->add_flag("--phases", quiet_, "by phase");
+    bench->add_subcommand("gemm", "products");
+    CLI::App* inspect = app_.add_subcommand("inspect", "shows");
+    inspect->add_option("path", recipe_, "what");
+    inspect->add_flag("--tensors", quiet_, "all");
+    inspect->add_subcommand("data", "a recipe's data")->add_option("--samples", ranks_, "how many")->type_name("N");
   }
 
   std::vector<std::string> complete(const std::vector<std::string>& words) {
@@ -53,13 +64,29 @@ class CompletionTest : public testing::Test {
 };
 
 TEST_F(CompletionTest, CommandsAndFlags) {
-  EXPECT_THAT(complete({""}), ElementsAre("train", "options", "report"));
+  EXPECT_THAT(complete({""}), ElementsAre("train", "options", "report", "bench", "inspect"));
   EXPECT_THAT(complete({"tr"}), ElementsAre("train"));
   EXPECT_EQ(completion_.words[0].meaning, "trains");
   EXPECT_THAT(complete({"--h"}), ElementsAre("--help"));
   EXPECT_THAT(complete({"train", "--"}), ElementsAre("--help", "--set", "--ranks", "--trace", "--backend", "--quiet"));
   EXPECT_THAT(complete({"train", "--q"}), ElementsAre("--quiet"));
   EXPECT_THAT(complete({"unknown", ""}), IsEmpty());
+}
+
+TEST_F(CompletionTest, CommandsOfCommands) {
+  EXPECT_THAT(complete({"bench", ""}), ElementsAre("step", "gemm"));
+  EXPECT_EQ(completion_.path, OptionPath::none);
+  EXPECT_THAT(complete({"bench", "st"}), ElementsAre("step"));
+  EXPECT_EQ(completion_.words[0].meaning, "whole steps");
+  EXPECT_THAT(complete({"bench", "--"}), ElementsAre("--help"));
+  EXPECT_THAT(complete({"bench", "step", "--"}), ElementsAre("--help", "--model", "--phases"));
+  complete({"bench", "step", "--model", ""});
+  EXPECT_EQ(completion_.path, OptionPath::folder);
+  EXPECT_THAT(complete({"inspect", "da"}), ElementsAre("data"));
+  EXPECT_EQ(completion_.path, OptionPath::file);
+  EXPECT_THAT(complete({"inspect", "--tensors", "da"}), ElementsAre("data"));
+  EXPECT_THAT(complete({"inspect", "data", "--s"}), ElementsAre("--samples"));
+  EXPECT_THAT(complete({"inspect", "run", "da"}), Not(Contains("data")));
 }
 
 TEST_F(CompletionTest, RecipeOptionsAfterSet) {

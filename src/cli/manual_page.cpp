@@ -44,20 +44,29 @@ std::vector<const CLI::Option*> shown_options(const CLI::App& command) {
   return command.get_options([](const CLI::Option* option) { return !option->get_group().empty(); });
 }
 
-void append_command(const CLI::App& command, std::string& out) {
-  out += ".SS ithaca " + escape_man_text(command.get_name());
+std::vector<const CLI::App*> shown_commands(const CLI::App& command) {
+  return command.get_subcommands([](const CLI::App* known) { return !known->get_group().empty(); });
+}
+
+// A command with its flags, then its own commands. `caller` is what stands before its name: "ithaca", "ithaca bench".
+void append_command(const CLI::App& command, const std::string& caller, std::string& out) {
+  const std::string name_in_full = caller + " " + command.get_name();
+  const std::vector<const CLI::App*> commands = shown_commands(command);
+  out += ".SS " + escape_man_text(name_in_full);
   for (const CLI::Option* option : shown_options(command)) {
     if (!option->get_positional()) continue;
     std::string name = option->get_name(true);
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
     out += option->get_required() ? " " + name : " [" + name + "]";
   }
+  if (!commands.empty()) out += command.get_require_subcommand_min() > 0 ? " COMMAND" : " [COMMAND]";
   out += "\n" + escape_man_text(with_full_stop(command.get_description())) + "\n";
   for (const CLI::Option* option : shown_options(command)) {
     if (option->get_name() == "--help" || option->get_lnames() == std::vector<std::string>{"help"}) continue;
     const std::string names = option->get_positional() ? italic(option->get_name(true)) : flag_names(*option);
     out += ".TP\n" + names + "\n" + escape_man_text(with_full_stop(option->get_description())) + "\n";
   }
+  for (const CLI::App* inner : commands) append_command(*inner, name_in_full, out);
 }
 
 constexpr const char* kEnd = R"man(.SH EXIT STATUS
@@ -135,10 +144,7 @@ std::string manual_page(const CLI::App& app, const OptionCatalog& catalog, const
          "recipe, a\n"
          "YAML file; its options are below.\n";
   out += ".SH COMMANDS\n";
-  for (const CLI::App* command :
-       app.get_subcommands([](const CLI::App* known) { return !known->get_group().empty(); })) {
-    append_command(*command, out);
-  }
+  for (const CLI::App* command : shown_commands(app)) append_command(*command, app.get_name(), out);
   out +=
       ".SH OPTIONS OF A RECIPE\nIn the YAML file they stand below their section; on the command line\n.B \\-\\-set\n"
       ".IR section.name = value\nwins over the file.\n";
