@@ -23,13 +23,20 @@ inline std::string text_place(std::string_view text, size_t offset, const std::s
   return where + ":" + std::to_string(line) + ":" + std::to_string(before.size() - line_begin + 1);
 }
 
-// What a parser's message says after its own idea of the place.
+// What is wrong, in a parser's message: without its own idea of the place, and of its grammar.
 inline std::string json_complaint(const std::string& message) {
   const size_t column = message.find("column ");
-  const size_t start = message.find(": ", column == std::string::npos ? 0 : column);
-  if (start != std::string::npos) return message.substr(start + 2);
-  const size_t bracket = message.find("] ");
-  return bracket == std::string::npos ? message : message.substr(bracket + 2);
+  size_t start = message.find(": ", column == std::string::npos ? 0 : column);
+  if (start == std::string::npos) start = message.find("] ");
+  std::string text = start == std::string::npos ? message : message.substr(start + 2);
+  constexpr std::string_view kGrammar = "syntax error while parsing ";
+  const size_t dash = text.find(" - ");
+  if (text.starts_with(kGrammar) && dash != std::string::npos) text.erase(0, dash + 3);
+  if (text.starts_with("unexpected end of input")) return "the text ends before it is complete";
+  constexpr std::string_view kLastRead = "; last read: ";
+  const size_t read = text.find(kLastRead);
+  if (read != std::string::npos) text.replace(read, kLastRead.size(), ", at the end of ");
+  return text;
 }
 
 // Parses one JSON text; keys keep their order. Throws InputError. `first_line` is the line of the file that `text`

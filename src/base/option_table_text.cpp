@@ -85,10 +85,10 @@ std::string OptionCatalog::help_text_of(const std::string& name, size_t width) c
     }
   }
   if (!out.empty()) return out;
-  if (dot == std::string::npos) fail_unknown_section(name, "option");
+  if (dot == std::string::npos) fail_unknown_section(name, "options " + name);
   const std::string section = name.substr(0, dot);
-  if (!has_section(section)) fail_unknown_section(section, "option");
-  fail_unknown_option(section, name.substr(dot + 1), "option");
+  if (!has_section(section)) fail_unknown_section(section, "options " + name);
+  fail_unknown_option(section, name.substr(dot + 1), "options " + name);
 }
 
 std::string OptionCatalog::foreign_cell(const ForeignOption& foreign) const {

@@ -20,6 +20,7 @@ namespace ithaca {
 namespace {
 
 constexpr const char* kInput = "standard input";
+constexpr std::string_view kBlanks = " \t\r\n";
 
 std::string read_all(std::istream& in) {
   std::string text(std::istreambuf_iterator<char>(in), {});
@@ -37,7 +38,6 @@ std::string read_all(std::istream& in) {
 // A JSON array, or numbers with blanks between.
 std::vector<int64_t> read_ids(std::string_view text) {
   std::vector<int64_t> ids;
-  constexpr std::string_view kBlanks = " \t\r\n";
   const size_t first = text.find_first_not_of(kBlanks);
   if (first == std::string_view::npos) return ids;
   if (text[first] == '[') {
@@ -116,7 +116,14 @@ int tokenize_command(const TokenizeArguments& arguments, std::istream& in, std::
     const ChatTemplate chat = open_chat_template(arguments.model);
     ChatOptions options;
     options.add_generation_prompt = arguments.generation_prompt;
-    const std::string text = chat.render(parse_json(read_all(in), kInput), options).text;
+    const std::string input = read_all(in);
+    if (input.find_first_not_of(kBlanks) == std::string::npos) {
+      throw InputError(
+          fmt::format("{} is empty; --chat wants a JSON array of messages, or an object with messages: "
+                      "[{{\"role\": \"user\", \"content\": \"Hi\"}}]",
+                      kInput));
+    }
+    const std::string text = chat.render(parse_json(input, kInput), options).text;
     if (arguments.render) {
       out << text;
     } else {

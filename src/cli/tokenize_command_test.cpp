@@ -86,9 +86,20 @@ TEST(Tokenize, ChatsAreRenderedAndEncodedWithoutFurtherSpecialTokens) {
   const std::string ids = run(arguments, messages);
   EXPECT_THAT(ids, testing::StartsWith("[1501,"));
   EXPECT_EQ(run(arguments_for(folder.path("")), text), ids);
-  std::istringstream in("[{\"role\": ");
-  std::ostringstream out;
-  EXPECT_THROW(tokenize_command(arguments, in, out), InputError);
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"[{\"role\":\n ", "standard input:2:2: not valid JSON: the text ends before it is complete"},
+      {"[{\"role\": oh", "standard input:1:11: not valid JSON: invalid literal, at the end of '\"role\": o'"},
+      {" \n", "standard input is empty; --chat wants a JSON array of messages"}};
+  for (const auto& [input, expected] : wrong) {
+    std::istringstream in(input);
+    std::ostringstream out;
+    try {
+      tokenize_command(arguments, in, out);
+      ADD_FAILURE() << input;
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), testing::StartsWith(expected));
+    }
+  }
 }
 
 TEST(Tokenize, RefusesOptionsThatExcludeEachOther) {
