@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 
 namespace ithaca {
 
@@ -50,9 +50,42 @@ void throw_file_error(std::string_view action, const std::string& path) {
   throw FileError(text);
 }
 
-FileOutput::FileOutput(const std::string& path) : path_(path), partial_path_(path + ".partial") {
-  descriptor_ = ::open(partial_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) throw_file_error("create", partial_path_);
+std::string link_target(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr int kMostLinks = 40;  // as Linux has it
+  fs::path target(path);
+  std::error_code error;
+  for (int links = 0; fs::is_symlink(fs::symlink_status(target, error)); ++links) {
+    const fs::path folder = fs::canonical(target.has_parent_path() ? target.parent_path() : fs::path("."), error);
+    if (error || links == kMostLinks) {
+      errno = links == kMostLinks ? ELOOP : error.value();
+      throw_file_error("create", path);
+    }
+    // The links in there name open files as the kernel sees them, and not places.
+    if (folder.string().starts_with("/proc/")) {
+      throw FileError(path + ": is an open stream of a process, not a file; name a file");
+    }
+    const fs::path next = fs::read_symlink(target, error);
+    if (error) {
+      errno = error.value();
+      throw_file_error("create", path);
+    }
+    target = folder / next;  // which is `next` where that is absolute
+  }
+  return target.string();
+}
+
+FileOutput::FileOutput(const std::string& path)
+    : path_(path), target_(link_target(path)), partial_path_(target_ + ".partial") {
+  for (const std::string& place : {target_, partial_path_}) {
+    const std::string kind = irregular_kind(place);
+    if (!kind.empty()) {
+      throw FileError(fmt::format("{}: is {}, not a file, and is left as it is; name a file",
+                                  place == target_ ? path_ : place, kind));
+    }
+  }
+  descriptor_ = ::open(partial_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+  if (descriptor_ < 0) throw_file_error("create", path_);
 }
 
 FileOutput::~FileOutput() {
@@ -67,24 +100,24 @@ void FileOutput::write(std::span<const std::byte> bytes) {
     const ssize_t count = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kLargestCall));
     if (count < 0) {
       if (errno == EINTR) continue;
-      throw_file_error("write", partial_path_);
+      throw_file_error("write", path_);
     }
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
 }
 
 void FileOutput::finish() {
-  flush_descriptor(descriptor_, partial_path_);
+  flush_descriptor(descriptor_, path_);
   // From here on the destructor has nothing to close; a failure leaves no partial file behind.
   const int closed = ::close(descriptor_);
   descriptor_ = -1;
-  if (closed != 0 || ::rename(partial_path_.c_str(), path_.c_str()) != 0) {
+  if (closed != 0 || ::rename(partial_path_.c_str(), target_.c_str()) != 0) {
     const int reason = errno;
     ::unlink(partial_path_.c_str());
     errno = reason;
     throw_file_error("finish writing", path_);
   }
-  const std::string parent = std::filesystem::path(path_).parent_path().string();
+  const std::string parent = std::filesystem::path(target_).parent_path().string();
   flush_directory(parent.empty() ? "." : parent);
 }
 
@@ -95,17 +128,7 @@ void write_whole_file(const std::string& path, std::string_view content) {
 }
 
 std::string read_whole_file(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) throw_file_error("open", path);
-  std::string content;
-  std::array<char, 65536> block{};
-  while (true) {
-    const ssize_t count = ::read(file.get(), block.data(), block.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw_file_error("read", path);
-    if (count == 0) return content;
-    content.append(block.data(), static_cast<size_t>(count));
-  }
+  return read_regular_file(path);
 }
 
 void flush_directory(const std::string& path) {

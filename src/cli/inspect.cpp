@@ -18,6 +18,7 @@
 #include "checkpoint/hugging_face.h"
 #include "checkpoint/safetensors.h"
 #include "cli/plot.h"
+#include "cli/progress.h"
 #include "cli/run_folder.h"
 #include "model/parameters.h"
 #include "train/plan_file.h"
@@ -74,14 +75,14 @@ std::string rope_text(const RopeDescription& rope) {
 }
 
 std::string attention_text(const ModelDescription& model) {
-  std::string text =
-      fmt::format("{} query heads, {} key heads, head size {}", model.query_heads, model.key_heads, model.head_size);
+  std::string text = fmt::format("{}, {}, head size {}", plural(model.query_heads, "query head"),
+                                 plural(model.key_heads, "key head"), model.head_size);
   std::map<int64_t, int64_t> windows;
   for (const LayerDescription& layer : model.layers) ++windows[layer.window];
   for (const auto& [window, count] : windows) {
     if (window > 0) {
-      text +=
-          fmt::format("; a window of {} tokens in {} of {} layers", format_count(window), count, model.layer_count());
+      text += fmt::format("; a window of {} in {} of {}", plural(window, "token"), count,
+                          plural(model.layer_count(), "layer"));
     }
   }
   if (model.query_key_value_bias) text += "; q/k/v biases";
@@ -200,9 +201,10 @@ void describe_plan(const fs::path& folder, std::ostream& out) {
   } else {
     row(out, "config", "config.yaml is not there");
   }
-  std::string model = plan && !plan->family.empty() ? fmt::format("{}, {} layers, {} parameters", plan->family,
-                                                                  plan->layers, format_count(plan->parameters))
-                                                    : std::string();
+  std::string model = plan && !plan->family.empty()
+                          ? fmt::format("{}, {}, {}", plan->family, plural(plan->layers, "layer"),
+                                        plural(plan->parameters, "parameter"))
+                          : std::string();
   if (recipe)
     model = fmt::format("{} ({}{}{})", recipe->model.path, recipe->model.init, model.empty() ? "" : "; ", model);
   if (!model.empty()) row(out, "model", model);
@@ -234,8 +236,9 @@ void describe_plan(const fs::path& folder, std::ostream& out) {
   }
   if (recipe) {
     row(out, "optimizer",
-        fmt::format("AdamW, learning rate {:g}, {}, {} warmup steps, seed {}", recipe->optim.learning_rate,
-                    recipe->optim.lr_scheduler_type, recipe->optim.warmup_steps, recipe->train.seed));
+        fmt::format("AdamW, learning rate {:g}, {}, {}, seed {}", recipe->optim.learning_rate,
+                    recipe->optim.lr_scheduler_type, plural(recipe->optim.warmup_steps, "warmup step"),
+                    recipe->train.seed));
   }
 }
 
@@ -258,7 +261,8 @@ std::string loss_text(double loss) {
   return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "not finite";
 }
 
-void describe_history(const RunHistory& history, int64_t planned_steps, std::ostream& out) {
+void describe_history(const RunHistory& history, int64_t planned_steps, const std::string& early_end,
+                      std::ostream& out) {
   if (history.steps.empty()) {
     row(out, "steps", history.cut ? "none yet; the first line of metrics.jsonl is cut off" : "none yet");
     return;
@@ -266,7 +270,8 @@ void describe_history(const RunHistory& history, int64_t planned_steps, std::ost
   const int64_t last = history.steps.back().step;
   std::string steps = format_count(static_cast<int64_t>(history.steps.size()));
   if (planned_steps > last) {
-    steps += fmt::format(" of {}: the run is still going on, or ended early", format_count(planned_steps));
+    steps += fmt::format(" of {}: {}", format_count(planned_steps),
+                         early_end.empty() ? "the run is still going on, or was killed" : early_end);
   }
   if (history.skipped() > 0) steps += fmt::format(", {} of them skipped", history.skipped());
   if (history.cut) steps += "; the last line of metrics.jsonl is cut off";
@@ -305,13 +310,14 @@ int inspect_run(const fs::path& folder, std::ostream& out) {
   describe_plan(folder, out);
   const std::optional<SavedPlan> plan = read_plan_file((folder / kPlanFile).string());
   const fs::path metrics = folder / kRunMetricsFile;
+  const std::string early_end = early_end_text(folder.string());
   describe_history(fs::exists(metrics) ? read_run_history(metrics.string()) : RunHistory(), plan ? plan->steps : 0,
-                   out);
+                   early_end, out);
   const fs::path exported = folder / kRunExportFolder;
   row(out, "export",
       fs::exists(exported / "config.json")
           ? fmt::format("{} (look at it with: ithaca inspect {})", exported.string(), exported.string())
-          : "none: the run did not come to its end");
+          : "none: " + (early_end.empty() ? "the run did not come to its end" : early_end));
   if (fs::exists(folder / kTensorboardFolder)) {
     row(out, "TensorBoard", fmt::format("tensorboard --logdir {}", (folder / kTensorboardFolder).string()));
   }

@@ -73,7 +73,7 @@ void write_histograms(const PackedDataset& data, const DatasetStage& stage, std:
 void write_balance(const StepLoader& loader, const RunDecisions& decisions, std::ostream& out) {
   const int64_t dp = decisions.loader.dp_size;
   if (dp == 1) {
-    row(out, "balance", "one group of ranks does all of the work");
+    row(out, "balance", "there is one data-parallel group, so none waits for another");
     return;
   }
   const int64_t steps = std::min(decisions.steps, kBalanceSteps);
@@ -86,8 +86,8 @@ void write_balance(const StepLoader& loader, const RunDecisions& decisions, std:
   }
   row(out, "balance",
       fmt::format("of the attention time of {} groups of ranks, {:.1f}% is lost by waiting for each other (at most "
-                  "{:.1f}% in a step), over the first {} steps",
-                  dp, 100.0 * sum / static_cast<double>(steps), 100.0 * worst, steps));
+                  "{:.1f}% in a step), over the first {}",
+                  dp, 100.0 * sum / static_cast<double>(steps), 100.0 * worst, plural(steps, "step")));
 }
 
 void write_samples(const InspectDataArguments& arguments, const PackedDataset& data, const StepLoader& loader,
@@ -99,9 +99,9 @@ void write_samples(const InspectDataArguments& arguments, const PackedDataset& d
       for (const int64_t index : ranks[rank][batch]) {
         if (shown++ == arguments.samples) return;
         const Sequence sequence = data.sequence(index);
-        out << fmt::format("\nsequence {}: step {}, data-parallel group {}, micro-batch {}; {} tokens, {} trained\n",
+        out << fmt::format("\nsequence {}: step {}, data-parallel group {}, micro-batch {}; {}, {} trained\n",
                            format_count(index), arguments.step, rank, batch + 1,
-                           format_count(static_cast<int64_t>(sequence.token_ids.size())),
+                           plural(static_cast<int64_t>(sequence.token_ids.size()), "token"),
                            format_count(data.totals(index).valid_tokens));
         for (const std::string& line : sequence_lines(sequence, tokenizer, view)) out << line << '\n';
       }
@@ -115,14 +115,9 @@ CLI::App* declare_inspect_data(CLI::App& inspect, InspectDataArguments& argument
   CLI::App* command = inspect.add_subcommand("data", "Show a recipe's training data as the model will see it");
   command->add_option("recipe", arguments.recipe, "The recipe, a YAML file")->required();
   command->add_option("--samples", arguments.samples, "How many sequences of the step to show (default 3)")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--step", arguments.step, "Whose sequences (default 1, the first)")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--tokens", arguments.tokens, "How many tokens of each (default 400)")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->type_name("N");
+  command->add_option("--step", arguments.step, "Whose sequences (default 1, the first)")->type_name("N");
+  command->add_option("--tokens", arguments.tokens, "How many tokens of each (default 400)")->type_name("N");
   command->add_option("--set", arguments.assignments, "An option of the recipe, section.name=value; may be repeated")
       ->type_name("OPTION")
       ->allow_extra_args(false);
@@ -137,6 +132,9 @@ CLI::App* declare_inspect_data(CLI::App& inspect, InspectDataArguments& argument
 
 int inspect_data_command(const InspectDataArguments& arguments, const TerminalStyle& style, std::ostream& out,
                          std::ostream& err) {
+  if (arguments.samples < 0) throw ConfigurationError("--samples must be 0 or more");
+  if (arguments.tokens < 0) throw ConfigurationError("--tokens must be 0 or more");
+  if (arguments.step < 1) throw ConfigurationError("--step must be at least 1, the first step");
   RecipeOverrides overrides;
   overrides.assignments = arguments.assignments;
   overrides.ranks = arguments.ranks;
@@ -164,12 +162,12 @@ int inspect_data_command(const InspectDataArguments& arguments, const TerminalSt
   const RunDecisions decisions = decide_run(recipe, model, *data);
   const StepLoader loader(*data, decisions.loader);
   if (arguments.step > decisions.steps) {
-    throw ConfigurationError(fmt::format("--step {}: the run has {} steps", arguments.step, decisions.steps));
+    throw ConfigurationError(fmt::format("--step {}: the run has {}", arguments.step, plural(decisions.steps, "step")));
   }
   write_totals(recipe, *data, out);
   write_histograms(*data, data->stages()[static_cast<size_t>(loader.position(arguments.step - 1).stage)], out);
   row(out, "steps",
-      fmt::format("{} of {} sequences", format_count(decisions.steps), format_count(loader.sequences_per_step())));
+      fmt::format("{} of {}", format_count(decisions.steps), plural(loader.sequences_per_step(), "sequence")));
   write_balance(loader, decisions, out);
 
   const bool has_text = data->summary().format != "input_ids" && data->summary().format != "tokens";

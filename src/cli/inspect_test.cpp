@@ -113,8 +113,16 @@ TEST(Inspect, WhatAutoChoseIsSaid) {
   EXPECT_THAT(text, testing::HasSubstr("model        /m (pretrained; llama, 0 layers, 1,234,567 parameters)\n"));
   EXPECT_THAT(text, testing::HasSubstr("ranks        4 (ring 2 x ulysses 2), cpu, float32\n"));
   EXPECT_THAT(text, testing::HasSubstr("attention    hybrid, zigzag layout; auto chose the schedule: two heads\n"));
-  EXPECT_THAT(text, testing::HasSubstr("steps        3 of 10: the run is still going on, or ended early; the last"));
+  EXPECT_THAT(text, testing::HasSubstr("steps        3 of 10: the run is still going on, or was killed; the last"));
   EXPECT_THAT(text, testing::HasSubstr("export       none: the run did not come to its end\n"));
+  folder.write(
+      "run/log.txt",
+      "2026-11-30 03:25:40.123 info step 3/10\n2026-11-30 03:25:41.000 info Stopped by Ctrl-C (SIGINT) after 3 "
+      "steps of 10; what was trained so far is kept.\n2026-11-30 03:25:41.000 info Trained 3 steps\n");
+  EXPECT_THAT(text_of(folder.path("run")), testing::HasSubstr("steps        3 of 10: stopped by Ctrl-C (SIGINT); the"));
+  folder.write("run/log.txt", "2026-11-30 03:25:41.000 error weights.bin: cannot write: No space left\n");
+  EXPECT_THAT(text_of(folder.path("run")),
+              testing::HasSubstr("export       none: ended by an error: weights.bin: cannot write: No space left\n"));
   folder.write("run/plan.json", "{\"mesh\": 3}");
   std::ostringstream out;
   EXPECT_THROW(inspect_path(folder.path("run"), {}, out), InputError);

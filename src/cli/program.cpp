@@ -1,9 +1,11 @@
 #include "cli/program.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <exception>
 #include <filesystem>
@@ -13,6 +15,7 @@
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -64,6 +67,28 @@ std::string signal_words(int signal) {
   return signal == SIGHUP ? "SIGHUP (the terminal was closed)" : "Ctrl-C (SIGINT)";
 }
 
+// A path of the command line that leads nowhere is a mistake of the command line, like any other there.
+void require_path(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw ConfigurationError(fmt::format("{}: {}", path, error ? error.message() : "there is no such file or folder"));
+  }
+}
+
+// The same for a file that is to be written: the folder must be there, and take it.
+void require_folder_of(const std::string& flag, const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const std::string folder = parent.empty() ? "." : parent;
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) {
+    throw ConfigurationError(fmt::format("{} {}: there is no folder {}", flag, path, folder));
+  }
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    throw ConfigurationError(fmt::format("{} {}: the folder {} cannot be written to: {}", flag, path, folder,
+                                         std::generic_category().message(errno)));
+  }
+}
+
 int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
   if (!arguments.resume.empty()) {
     throw ConfigurationError(
@@ -75,6 +100,7 @@ int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
   }
   TraceRequest trace;
   trace.path = arguments.trace;
+  if (!trace.path.empty()) require_folder_of("--trace", trace.path);
   if (!arguments.trace_steps.empty()) parse_trace_steps(arguments.trace_steps, trace);
   install_stop_signals();
   set_stop_texts("ithaca: stopping before the first step; once more to end at once\n",
@@ -104,6 +130,7 @@ int show_options(const Arguments& arguments, std::ostream& out) {
   if (arguments.markdown) {
     out << recipe_reference_page();
   } else if (!arguments.migrating_page.empty()) {
+    require_path(arguments.migrating_page);
     out << with_foreign_tables(read_whole_file(arguments.migrating_page), catalog);
   } else if (!arguments.option_name.empty()) {
     out << catalog.help_text_of(arguments.option_name);
@@ -156,6 +183,11 @@ void declare_inspect(CLI::App& app, Arguments& arguments) {
   command->add_option("path", arguments.inspect_path, "A model directory, a .safetensors file or a run folder");
   declare_inspect_data(*command, arguments.inspect_data);
   command->add_flag("--tensors", arguments.inspect_tensors, "List every tensor of a model");
+  command->footer(
+      "Examples:\n"
+      "  ithaca inspect runs/first             the loss of a run as a curve\n"
+      "  ithaca inspect runs/first/export      the model that it made\n"
+      "  ithaca inspect data run.yaml          what a recipe trains on");
 }
 
 void declare_options(CLI::App& app, Arguments& arguments) {
@@ -166,6 +198,10 @@ void declare_options(CLI::App& app, Arguments& arguments) {
       ->add_option("--migrating", arguments.migrating_page,
                    "Print the page FILE with its tables of other programs' names written anew")
       ->type_name("FILE");
+  command->footer(
+      "Examples:\n"
+      "  ithaca options parallel           the options of one section\n"
+      "  ithaca options parallel.sp_size   one option");
 }
 
 // Commands of the design that this version does not have, and what comes nearest.
@@ -181,14 +217,6 @@ void refuse_absent_command(const std::string& name) {
   }
 }
 
-// A path of the command line that leads nowhere is a mistake of the command line, like any other there.
-void require_path(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    throw ConfigurationError(fmt::format("{}: {}", path, error ? error.message() : "there is no such file or folder"));
-  }
-}
-
 // `ithaca data --help`: data is a section of a recipe, and no command (as train is).
 bool asks_for_section_help(const CLI::App& app, const std::string& name, const std::string& flag) {
   const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
@@ -197,9 +225,42 @@ bool asks_for_section_help(const CLI::App& app, const std::string& name, const s
   return !is_command && recipe_table().catalog().has_section(name) && (flag == "--help" || flag == "-h");
 }
 
+// CLI11 names the types of C++ where a command gave no name: nothing that says more than the help beside it.
+void drop_type_names(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    if (option->get_positional() && option->get_type_name() == "TEXT") option->type_name("");
+  }
+  for (CLI::App* inner : command.get_subcommands([](CLI::App*) { return true; })) drop_type_names(*inner);
+}
+
+// The innermost command that the words led to, with its name in full: "ithaca inspect data".
+std::pair<const CLI::App*, std::string> chosen_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  std::string name = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    name += " " + command->get_name();
+  }
+  return {command, name};
+}
+
+// Words that the parser could make nothing of, in the order of the command line.
+std::string unexpected_words(const CLI::App& app, int argument_count, const char* const* argument_texts) {
+  std::vector<std::string> left = app.remaining(true);
+  std::vector<std::string> words;
+  for (int i = 1; i < argument_count; ++i) {
+    const auto found = std::find(left.begin(), left.end(), argument_texts[i]);
+    if (found == left.end()) continue;
+    words.push_back(*found);
+    left.erase(found);
+  }
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
 // What a flag that there is not would be as an option of a recipe: other programs take theirs as flags. Empty when it
-// is nothing that is known. A flag that is misspelt gets the nearest one.
-std::string advice_for_flags(const CLI::App& command, int argument_count, const char* const* argument_texts) {
+// is nothing that is known. A flag that is misspelt gets the nearest one. `name` is the command's, in full.
+std::string advice_for_flags(const CLI::App& command, const std::string& name, int argument_count,
+                             const char* const* argument_texts) {
   for (int i = 2; i < argument_count; ++i) {
     const std::string word = argument_texts[i];
     const std::string flag = word.substr(0, word.find('='));
@@ -225,7 +286,8 @@ std::string advice_for_flags(const CLI::App& command, int argument_count, const 
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
     }
     const std::string near = nearest_name(flag, known);
-    if (!near.empty()) return fmt::format("there is no flag {}; did you mean {}?", flag, near);
+    return near.empty() ? fmt::format("{} has no flag {}; see {} --help", name, flag, name)
+                        : fmt::format("there is no flag {}; did you mean {}?", flag, near);
   }
   return {};
 }
@@ -258,13 +320,6 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   CLI::App app("Ithaca fine-tunes Hugging Face language models on very long sequences, split over ranks.", "ithaca");
   app.set_version_flag("--version", "ithaca " ITHACA_VERSION);
   app.require_subcommand(1);
-  app.footer(
-      "Examples:\n"
-      "  ithaca train run.yaml            train as a recipe says\n"
-      "  ithaca options parallel          the options of one section of a recipe\n"
-      "  ithaca inspect runs/first        the loss of a run as a curve\n"
-      "  source <(ithaca completion bash) completion with TAB; zsh and fish too\n\n"
-      "Exit status: 0 done, 1 failed, 2 usage or configuration, 3 stopped early by Ctrl-C or SIGTERM.");
   declare_train(app, arguments);
   declare_inspect(app, arguments);
   declare_options(app, arguments);
@@ -279,6 +334,15 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   CompletionArguments completion_arguments;
   declare_completion(app, completion_arguments);
   app.add_subcommand("man", "Print the manual page, for: ithaca man | man -l -");
+  // After the commands, which would take it over for their own.
+  app.footer(
+      "Examples:\n"
+      "  ithaca train run.yaml            train as a recipe says\n"
+      "  ithaca options parallel          the options of one section of a recipe\n"
+      "  ithaca inspect runs/first        the loss of a run as a curve\n"
+      "  source <(ithaca completion bash) completion with TAB; zsh and fish too\n\n"
+      "Exit status: 0 done, 1 failed, 2 usage or configuration, 3 stopped early by Ctrl-C or SIGTERM.");
+  drop_type_names(app);
   if (argument_count > 1 && std::string_view(argument_texts[1]) == "complete") {
     const bool is_marked = argument_count > 2 && std::string_view(argument_texts[2]) == "--";
     const std::vector<std::string> words(argument_texts + (is_marked ? 3 : 2), argument_texts + argument_count);
@@ -301,21 +365,34 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
       app.exit(stop, out, err);  // --help, --version
       return kExitDone;
     }
-    std::string command;
-    for (const CLI::App* chosen : app.get_subcommands()) command += " " + chosen->get_name();
-    if (command.empty() && argument_count > 1 && argument_texts[1][0] != '-')
+    const auto [command, name] = chosen_command(app);
+    if (command == &app && argument_count > 1 && argument_texts[1][0] != '-')
       refuse_unknown_command(app, argument_texts[1]);
-    for (const CLI::App* chosen : app.get_subcommands()) {
-      const std::string advice = advice_for_flags(*chosen, argument_count, argument_texts);
-      if (!advice.empty()) throw ConfigurationError(advice);
-    }
-    throw ConfigurationError(fmt::format("{}; see ithaca{} --help", stop.what(), command));
+    const std::string advice = advice_for_flags(*command, name, argument_count, argument_texts);
+    if (!advice.empty()) throw ConfigurationError(advice);
+    const std::string unexpected = unexpected_words(app, argument_count, argument_texts);
+    const bool is_extra = stop.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+    throw ConfigurationError(fmt::format(
+        "{}; see {} --help",
+        is_extra && !unexpected.empty() ? fmt::format("what is too much: {}", unexpected) : std::string(stop.what()),
+        name));
   }
   if (app.got_subcommand("train")) return train(arguments, out, err);
-  if (app.got_subcommand("bench")) return bench_command(app, bench_arguments, out);
+  if (app.got_subcommand("bench")) {
+    if (!bench_arguments.model.empty()) require_path(bench_arguments.model);
+    return bench_command(app, bench_arguments, out);
+  }
   if (app.got_subcommand("verify")) return verify_command(verify_arguments, out);
-  if (app.got_subcommand("tokenize")) return tokenize_command(tokenize_arguments, std::cin, out);
-  if (app.got_subcommand("report")) return report_command(report_arguments, out);
+  if (app.got_subcommand("tokenize")) {
+    require_path(tokenize_arguments.model);
+    return tokenize_command(tokenize_arguments, std::cin, out);
+  }
+  if (app.got_subcommand("report")) {
+    for (const std::string& run : report_arguments.runs) require_path(run);
+    const std::string& page = report_arguments.output;
+    if (!page.empty() && page != "-") require_folder_of("--output", page);
+    return report_command(report_arguments, out);
+  }
   if (app.got_subcommand("completion")) return completion_command(completion_arguments, out);
   if (app.got_subcommand("man")) {
     out << manual_page(app, recipe_table().catalog(), ITHACA_VERSION);

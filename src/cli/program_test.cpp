@@ -11,11 +11,13 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "cli/test_folder.h"
+#include "train/recipe_options.h"
 
 namespace ithaca {
 namespace {
@@ -118,6 +120,32 @@ TEST_F(ProgramTest, VersionAndHelp) {
   EXPECT_EQ(call(folder_, {"help", "train"}).out, train_help.out);
 }
 
+TEST_F(ProgramTest, HelpOfACommandIsItsOwn) {
+  const std::vector<std::vector<std::string>> commands = {{"train"},        {"inspect"},       {"inspect", "data"},
+                                                          {"options"},      {"verify"},        {"tokenize"},
+                                                          {"report"},       {"completion"},    {"man"},
+                                                          {"bench"},        {"bench", "step"}, {"bench", "attention"},
+                                                          {"bench", "gemm"}};
+  for (std::vector<std::string> words : commands) {
+    words.emplace_back("--help");
+    const Outcome help = call(folder_, words);
+    EXPECT_EQ(help.status, 0);
+    EXPECT_THAT(help.out, testing::Not(testing::HasSubstr("source <(ithaca completion bash) completion"))) << words[0];
+    for (const char* type : {"TEXT", "INT", "FLOAT", "NONNEGATIVE", "POSITIVE"}) {
+      EXPECT_THAT(help.out, testing::Not(testing::HasSubstr(type))) << words[0];
+    }
+  }
+}
+
+// A flag that other programs' names are told to use is one that there is.
+TEST_F(ProgramTest, ForeignNamesPointToFlagsThatThereAre) {
+  const Outcome help = call(folder_, {"train", "--help"});
+  for (const ForeignOption& foreign : recipe_table().catalog().foreign()) {
+    const std::string flag = foreign.ours.substr(0, foreign.ours.find(' '));
+    if (flag.starts_with("--")) EXPECT_THAT(help.out, testing::HasSubstr("  " + flag + " ")) << foreign.name;
+  }
+}
+
 TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "subcommand is required"},
@@ -136,6 +164,14 @@ TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
       {{"train", recipe_, "--set", "train.max_steps=many"}, "must be an integer"},
       {{"plan", recipe_}, "this version does not have the command plan"},
       {{"options", "parallel.sp_sise"}, "did you mean \"sp_size\"?"},
+      {{"options", "nope"}, "options nope: there is no section \"nope\""},
+      {{"inspect", "data", recipe_, "--rank", "2"}, "there is no flag --rank; did you mean --ranks?"},
+      {{"verify", recipe_, "--ranks", "2"}, "ithaca verify has no flag --ranks; see ithaca verify --help"},
+      {{"inspect", "data", recipe_, "second", "third"},
+       "what is too much: second third; see ithaca inspect data --help"},
+      {{"inspect", "data", recipe_, "--samples", "-1"}, "--samples must be 0 or more"},
+      {{"inspect", "data", recipe_, "--step", "0"}, "--step must be at least 1"},
+      {{"bench", "step", "--phase"}, "did you mean --phases?"},
   };
   for (const auto& [arguments, message] : cases) {
     const Outcome outcome = call(folder_, arguments);
@@ -159,7 +195,23 @@ TEST_F(ProgramTest, RecipeErrorsNameFileLineAndColumn) {
 
 TEST_F(ProgramTest, FilesThatAreNotThereEndWithTwo) {
   EXPECT_EQ(call(folder_, {"train", folder_.path("missing.yaml")}).status, 2);
-  EXPECT_EQ(call(folder_, {"inspect", folder_.path("missing")}).status, 2);
+  const std::string missing = folder_.path("missing");
+  const std::string page = folder_.path("missing/page.html");
+  const std::vector<std::vector<std::string>> commands = {{"inspect", missing},
+                                                          {"inspect", "data", missing},
+                                                          {"report", missing},
+                                                          {"report", folder_.path(), "--output", page},
+                                                          {"verify", missing},
+                                                          {"tokenize", "--model", missing},
+                                                          {"bench", "gemm", "--model", missing},
+                                                          {"options", "--migrating", missing},
+                                                          {"train", recipe_, "--trace", page}};
+  for (const std::vector<std::string>& command : commands) {
+    const Outcome outcome = call(folder_, command);
+    EXPECT_EQ(outcome.status, 2) << command.front() << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, testing::HasSubstr(missing)) << command.front();
+    EXPECT_THAT(outcome.err, testing::Not(testing::HasSubstr(".partial"))) << command.front();
+  }
   const Outcome data = train({"--set", "data.train=" + folder_.path("missing.txt")});
   EXPECT_EQ(data.status, 2);
   EXPECT_THAT(data.err, testing::HasSubstr("missing.txt"));
@@ -208,6 +260,20 @@ TEST_F(ProgramTest, SigtermStopsAfterTheStepAndEndsWithThree) {
   EXPECT_EQ(outcome.status, 3) << outcome.err;
   EXPECT_THAT(outcome.out, testing::HasSubstr("Stopped by SIGTERM after "));
   EXPECT_TRUE(folder_.has("run/export/model.safetensors"));
+  const Outcome inspected = call(folder_, {"inspect", folder_.path("run")});
+  EXPECT_THAT(inspected.out, testing::HasSubstr(" of 1,000,000: stopped by SIGTERM\n"));
+}
+
+// What the plan says before the first step is what the run takes: to the byte.
+TEST_F(ProgramTest, ThePlanKnowsTheMemoryOfTheState) {
+  ASSERT_EQ(train().status, 0);
+  const std::string metrics = folder_.read("run/metrics.jsonl");
+  const nlohmann::json plan = nlohmann::json::parse(folder_.read("run/plan.json"));
+  const nlohmann::json step = nlohmann::json::parse(metrics.substr(0, metrics.find('\n')));
+  for (const char* memory_class : {"weights", "gradients", "optimizer"}) {
+    EXPECT_EQ(step.at("peak_memory_bytes").at(memory_class), plan.at("state_bytes_per_rank").at(memory_class))
+        << memory_class;
+  }
 }
 
 }  // namespace

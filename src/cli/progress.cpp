@@ -12,6 +12,10 @@
 
 namespace ithaca {
 
+std::string plural(int64_t count, const char* word) {
+  return fmt::format("{} {}{}", format_count(count), word, count == 1 ? "" : "s");
+}
+
 namespace {
 
 constexpr size_t kRecentSteps = 20;
@@ -22,10 +26,6 @@ double mean(const std::deque<double>& values, size_t begin, size_t end) {
   const auto first = values.begin() + static_cast<std::ptrdiff_t>(begin);
   const auto last = values.begin() + static_cast<std::ptrdiff_t>(end);
   return std::accumulate(first, last, 0.0) / static_cast<double>(end - begin);
-}
-
-std::string plural(int64_t count, const char* word) {
-  return fmt::format("{} {}{}", format_count(count), word, count == 1 ? "" : "s");
 }
 
 std::string titled(const char* title, const std::string& text) {
@@ -317,7 +317,7 @@ void RunProgress::finish(const RunResult& result, const std::string& signal_name
     return;
   }
   if (result.stopped_early) {
-    say(fmt::format("Stopped by {} after {} of {}; what was trained so far is kept.", signal_name,
+    say(fmt::format("{}{} after {} of {}; what was trained so far is kept.", kStoppedBy, signal_name,
                     plural(result.steps, "step"), format_count(plan_.steps)));
   }
   const double rate = result.training_seconds > 0 ? static_cast<double>(result.tokens) / result.training_seconds : 0.0;

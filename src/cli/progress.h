@@ -57,6 +57,8 @@ class RunProgress : public RunObserver {
   std::vector<std::string> warned_;  // said once each
 };
 
+// "1 step", "1,000 steps".
+std::string plural(int64_t count, const char* word);
 // "at first", "after 1,000 steps": where a stage of a schedule begins.
 std::string after_steps(int64_t steps);
 // How far tokenizing is, as one line of at most `width` columns where that is possible.

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -67,6 +69,25 @@ void refuse_foreign_export(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::string early_end_text(const std::string& folder) {
+  std::ifstream log(fs::path(folder) / kRunLogFile, std::ios::binary);
+  std::string end;
+  for (std::string line; std::getline(log, line);) {
+    // "2026-11-30 03:25:40.123 info Stopped by ..."
+    std::istringstream words(line);
+    std::string date;
+    std::string time;
+    std::string level;
+    std::string text;
+    if (!(words >> date >> time >> level) || !std::getline(words >> std::ws, text)) continue;
+    if (level == "error") end = "ended by an error: " + text;
+    if (level == "info" && text.starts_with(kStoppedBy)) {
+      end = "s" + text.substr(1, text.find(" after ") - 1);
+    }
+  }
+  return end;
+}
 
 // Held as long as a run is at work in the folder; the system drops it when the process ends, however it ends.
 class RunFolder::Lock {

@@ -26,6 +26,13 @@ inline constexpr const char* kRunExportFolder = "export";
 // Where the earlier run waits until the new one has made its first step.
 inline constexpr const char* kEarlierRunFolder = ".earlier-run";
 
+// How a line of log.txt begins that says what stopped the run: "Stopped by SIGTERM after 3 steps of 10; ...".
+inline constexpr const char* kStoppedBy = "Stopped by ";
+
+// How the run in `folder` ended before its last step, as its log.txt says: "stopped by SIGTERM", or "ended by an error:
+// ...". Empty where it does not say: the run goes on, or was killed, or came to its end.
+std::string early_end_text(const std::string& folder);
+
 class RunFolder {
  public:
   // Makes the folder. Throws ConfigurationError when there is another run and `overwrite` is false, when `path` cannot

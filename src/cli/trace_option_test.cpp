@@ -66,8 +66,11 @@ TEST_F(TraceOption, IsCheckedBeforeTraining) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("the run has only 3 steps"));
   outcome = run_ithaca({"train", recipe_, "--trace", folder_.path("absent/trace.json")});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("--trace: "));
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--trace " + folder_.path("absent/trace.json") + ": there is no folder"));
+  outcome = run_ithaca({"train", recipe_, "--trace", folder_.path("model")});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr(" is a folder; name a file in it"));
   EXPECT_FALSE(folder_.has("run/metrics.jsonl")) << "no step was taken";
   EXPECT_FALSE(folder_.has("trace.json"));
 }

@@ -55,12 +55,12 @@ std::unique_ptr<TraceFile> open_trace(const TraceRequest& request) {
   if (request.path.empty()) return nullptr;
   std::error_code error;
   if (std::filesystem::is_directory(request.path, error)) {
-    throw FileError(fmt::format("--trace: {} is a folder; name a file in it, trace.json say", request.path));
+    throw ConfigurationError(fmt::format("--trace: {} is a folder; name a file in it, trace.json say", request.path));
   }
   try {
     return std::make_unique<TraceFile>(request.path);
   } catch (const FileError& error) {
-    throw FileError(fmt::format("--trace: {}", error.what()));
+    throw ConfigurationError(fmt::format("--trace: {}", error.what()));
   }
 }
 

@@ -36,7 +36,7 @@ void parse_trace_steps(const std::string& text, TraceRequest& request);
 // record nothing.
 TraceRequest settle_trace(const TraceRequest& request, int64_t steps, BackendKind backend);
 
-// Nothing where nothing is traced. Throws FileError when the file cannot be written.
+// Nothing where nothing is traced. Throws ConfigurationError when the file cannot be written.
 std::unique_ptr<TraceFile> open_trace(const TraceRequest& request);
 
 }  // namespace ithaca
