@@ -239,6 +239,7 @@ void export_model(const ModelDirectory& input, std::span<const ParameterSpec> pa
     fs::path target = fs::absolute(options.directory).lexically_normal();
     if (!target.has_filename()) target = target.parent_path();  // a slash at the end
     check_target(target, input, options);
+    target = link_target(target.string());
 
     const ScratchDirectory scratch(target.parent_path() / ("." + target.filename().string() + ".partial"));
     const std::vector<SafetensorsWriter::Spec> tensors = stored_tensors(input, parameters, options);

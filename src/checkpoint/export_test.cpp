@@ -246,6 +246,13 @@ TEST(Export, WhatMayBeReplaced) {
   EXPECT_TRUE(fs::exists(directory.file("out/photos")));
   options.directory = fixture("qwen2");
   EXPECT_THAT(message_of<ConfigurationError>(attempt), HasSubstr("replace the model it comes from"));
+  // An empty folder that a link names, on a larger disk say, is filled; the link stays.
+  fs::create_directory(directory.file("large"));
+  fs::create_directory_symlink("large", directory.file("link"));
+  options.directory = directory.file("link");
+  attempt();
+  EXPECT_TRUE(fs::is_symlink(directory.file("link")));
+  EXPECT_TRUE(fs::exists(directory.file("large/config.json")));
   options.directory = directory.file("no/such/parent");
   EXPECT_THROW(attempt(), FileError);
 }

@@ -1,4 +1,6 @@
-// Files that appear whole or not at all: written under a temporary name, flushed to the disk, then renamed.
+// Files that appear whole or not at all: written under a temporary name, flushed to the disk, then renamed. What a link
+// names is written, and the link stays; devices, FIFOs, sockets and folders are refused, for a renaming would destroy
+// them.
 // Thread-safety: one thread at a time.
 #pragma once
 
@@ -13,9 +15,13 @@ namespace ithaca {
 // Throws FileError saying what was tried, on which path, and the operating system's reason (errno).
 [[noreturn]] void throw_file_error(std::string_view action, const std::string& path);
 
+// Where writing to `path` ends: through symbolic links, also such that name nothing yet. Throws FileError for links in
+// a circle, and for an open stream of a process (/dev/stdout, /proc/self/fd/1), which is no place for a file.
+std::string link_target(const std::string& path);
+
 class FileOutput {
  public:
-  // Makes `path` + ".partial".
+  // Makes link_target(path) + ".partial". Throws FileError, also when `path` is there and not a regular file.
   explicit FileOutput(const std::string& path);
   FileOutput(const FileOutput&) = delete;
   FileOutput& operator=(const FileOutput&) = delete;
@@ -28,14 +34,15 @@ class FileOutput {
   void finish();
 
  private:
-  std::string path_;
+  std::string path_;  // as it was given
+  std::string target_;
   std::string partial_path_;
   int descriptor_ = -1;
 };
 
 // Writes a small file in one go.
 void write_whole_file(const std::string& path, std::string_view content);
-// Reads a small file in one go. Throws FileError.
+// Reads a small file in one go. Throws FileError, also for what is not a regular file.
 std::string read_whole_file(const std::string& path);
 // Flushes a directory's entries (renames, new files) to the disk.
 void flush_directory(const std::string& path);

@@ -1,6 +1,5 @@
 #include "checkpoint/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/mman.h>
@@ -16,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/regular_file.h"
 #include "checkpoint/file_output.h"
 
 namespace ithaca {
@@ -151,12 +151,13 @@ void append_as(std::vector<std::byte>& buffer, std::span<const float> values, Co
 
 struct SafetensorsFile::Mapping {
   explicit Mapping(const std::string& path) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) throw_file_error("open", path);
+    const int descriptor = open_regular_file(path);
     struct stat status {};
-    if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (::fstat(descriptor, &status) != 0) {
+      const int reason = errno;
       ::close(descriptor);
-      throw FileError(path + ": cannot map: it is not a regular file");
+      errno = reason;
+      throw_file_error("look at", path);
     }
     size = static_cast<int64_t>(status.st_size);
     if (size > 0) {
