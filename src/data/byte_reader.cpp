@@ -1,8 +1,6 @@
 #include "data/byte_reader.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 
 namespace ithaca {
 
@@ -48,15 +47,7 @@ std::span<char> writable(std::vector<char>& block) {
 // The file's raw bytes, and the decoding of them where they are compressed.
 class ByteReader::Source {
  public:
-  explicit Source(const std::string& path) : path_(path), raw_(kBlockBytes) {
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor_ < 0) throw FileError(fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
-    struct stat status {};
-    if (::fstat(descriptor_, &status) == 0 && S_ISDIR(status.st_mode)) {
-      ::close(descriptor_);
-      throw FileError(path + ": is a directory; a file is needed");
-    }
-  }
+  explicit Source(const std::string& path) : path_(path), descriptor_(open_regular_file(path)), raw_(kBlockBytes) {}
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
   ~Source() {
@@ -87,7 +78,7 @@ class ByteReader::Source {
 
   void start() {
     is_started_ = true;
-    // The first bytes may come in several reads from a pipe.
+    // Network file systems may give the first bytes in several reads.
     while (raw_size_ < kMagicBytes && !is_at_end_) fill();
     const std::span<const char> first(raw_.data(), raw_size_);
     if (is_gzip(first)) {

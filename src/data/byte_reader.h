@@ -14,7 +14,7 @@ namespace ithaca {
 
 class ByteReader {
  public:
-  // Throws FileError when the file cannot be opened.
+  // Throws FileError when the file cannot be opened, or is not a regular one.
   explicit ByteReader(const std::string& path);
   ByteReader(const ByteReader&) = delete;
   ByteReader& operator=(const ByteReader&) = delete;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -145,6 +146,9 @@ TEST(ByteReader, FilesThatCannotBeRead) {
   EXPECT_THAT(message_of<FileError>([&] { ByteReader reader(directory.file("absent")); }),
               HasSubstr("absent: cannot open"));
   EXPECT_THAT(message_of<FileError>([&] { ByteReader reader(directory.path()); }), HasSubstr("is a directory"));
+  ASSERT_EQ(::mkfifo(directory.file("fifo").c_str(), 0600), 0);
+  EXPECT_THAT(message_of<FileError>([&] { ByteReader reader(directory.file("fifo")); }), HasSubstr("is a FIFO"));
+  EXPECT_THAT(message_of<FileError>([&] { ByteReader reader("/dev/zero"); }), HasSubstr("is a device"));
 }
 
 TEST(LineReader, LinesOfEveryKind) {

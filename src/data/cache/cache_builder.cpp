@@ -112,7 +112,7 @@ std::unique_ptr<TokenCache> try_open(const fs::path& place, const ContentDigest&
   if (!fs::exists(place)) return nullptr;
   try {
     return std::make_unique<TokenCache>(place.string(), key);
-  } catch (const DamagedCacheError& error) {
+  } catch (const InputError& error) {
     problem = error.what();
   } catch (const FileError& error) {
     problem = error.what();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -265,6 +266,27 @@ TEST_F(CacheBuilderTest, DamageIsNamedAndMended) {
     EXPECT_EQ(notes_.size(), 1u);
     notes_.clear();
   }
+  // Something else in a file's place, where reading would fail or wait for ever.
+  for (const std::string& name : names) {
+    const std::string path = (fs::path(folder) / name).string();
+    fs::remove(path);
+    fs::create_directories(path + "/inside");
+    EXPECT_EQ(cache_texts(*open_token_cache(source, options())), texts) << name;
+    EXPECT_THAT(notes_, ElementsAre(AllOf(HasSubstr("damaged"), HasSubstr(name))));
+    notes_.clear();
+    fs::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_EQ(cache_texts(*open_token_cache(source, options())), texts) << name;
+    EXPECT_THAT(notes_, ElementsAre(AllOf(HasSubstr("damaged"), HasSubstr(name))));
+    notes_.clear();
+    EXPECT_EQ(cache_texts(*open_token_cache(source, options())), texts) << name;
+    EXPECT_THAT(notes_, IsEmpty());
+  }
+  fs::remove_all(folder);
+  directory_.write(fs::path(folder).lexically_relative(directory_.path()).string(), "a file in the cache's place");
+  EXPECT_EQ(cache_texts(*open_token_cache(source, options())), texts);
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("damaged")));
+  notes_.clear();
   // A folder under another cache's name.
   const std::string other = write_lines("a", {"another"});
   const std::string other_folder = open_token_cache(line_source({other}, maker), options())->folder();
@@ -413,6 +435,9 @@ TEST_F(CacheBuilderTest, AFolderThatCannotBe) {
   EXPECT_THAT(message_of<FileError>([&] { open_token_cache(line_source({file}, maker), bad); }),
               HasSubstr("data.cache_dir"));
   EXPECT_THROW(open_token_cache(line_source({directory_.file("absent")}, maker), options()), FileError);
+  fs::create_directories(directory_.file("caches/abc.lock"));
+  EXPECT_THAT(message_of<FileError>([&] { open_token_cache(line_source({file}, maker), options()); }),
+              AllOf(HasSubstr("abc.lock: cannot open"), HasSubstr("data.cache_dir says where token caches are kept")));
   EXPECT_THROW(open_token_cache(line_source({}, maker), options()), ContractError);
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/regular_file.h"
 
 namespace ithaca {
 
@@ -73,8 +74,7 @@ ContentDigest hash_file(const std::string& path) {
       if (value >= 0) ::close(value);
     }
   };
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.value < 0) throw FileError(fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
+  const Descriptor file{open_regular_file(path)};
   ::posix_fadvise(file.value, 0, 0, POSIX_FADV_SEQUENTIAL);
   std::vector<std::byte> block(size_t{1} << 20);
   ContentHash hash;

@@ -83,6 +83,7 @@ TEST(ContentHash, OfAFile) {
   EXPECT_EQ(hash_file(directory.write("a", text)), digest_of(text));
   EXPECT_EQ(hash_file(directory.write("b", "")), digest_of(""));
   EXPECT_THAT(message_of<FileError>([&] { hash_file(directory.file("absent")); }), testing::HasSubstr("absent"));
+  EXPECT_THAT(message_of<FileError>([] { hash_file("/dev/zero"); }), testing::HasSubstr("is a device"));
 }
 
 }  // namespace

@@ -23,9 +23,14 @@ FileLock::~FileLock() {
   ::close(descriptor_);
 }
 
+void FileLock::fail(const char* action) const {
+  throw FileError(fmt::format("{}: cannot {}: {}; data.cache_dir says where token caches are kept", path_, action,
+                              std::strerror(errno)));
+}
+
 void FileLock::open() {
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) throw FileError(fmt::format("{}: cannot open: {}", path_, std::strerror(errno)));
+  if (descriptor_ < 0) fail("open");
 }
 
 bool FileLock::is_in_place() const {
@@ -47,7 +52,7 @@ bool FileLock::try_lock() {
     } else if (errno == EWOULDBLOCK) {
       return false;
     } else if (errno != EINTR) {
-      throw FileError(fmt::format("{}: cannot lock: {}", path_, std::strerror(errno)));
+      fail("lock");
     }
   }
   return true;

@@ -20,6 +20,7 @@ class FileLock {
 
  private:
   void open();
+  [[noreturn]] void fail(const char* action) const;
   // Whether the file is still the one that its path names: an earlier holder may have removed it meanwhile.
   bool is_in_place() const;
 

@@ -1,6 +1,5 @@
 #include "data/cache/mapped_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -10,12 +9,12 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 
 namespace ithaca {
 
 MappedFile::MappedFile(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw FileError(fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
+  const int descriptor = open_regular_file(path);
   struct stat status {};
   const bool known = ::fstat(descriptor, &status) == 0;
   size_ = known ? static_cast<size_t>(status.st_size) : 0;

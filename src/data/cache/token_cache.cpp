@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
+#include "base/regular_file.h"
 #include "data/cache/cache_meta.h"
 #include "data/step_batch.h"
 
@@ -19,9 +18,12 @@ namespace fs = std::filesystem;
 
 CacheMeta read_meta(const std::string& folder, const ContentDigest& key) {
   const std::string path = (fs::path(folder) / kCacheMetaName).string();
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw FileError(path + ": cannot open");
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  std::string text;
+  try {
+    text = read_regular_file(path);
+  } catch (const FileError& error) {
+    throw DamagedCacheError(error.what());
+  }
   CacheMeta meta = parse_cache_meta(text, path);
   if (meta.key != key) throw DamagedCacheError(path + ": it describes another cache; was the folder renamed?");
   return meta;

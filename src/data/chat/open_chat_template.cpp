@@ -1,10 +1,9 @@
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/regular_file.h"
 #include "data/chat/chat_template.h"
 
 namespace ithaca {
@@ -15,10 +14,7 @@ using Json = nlohmann::ordered_json;
 std::optional<std::string> file_text(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file || file.bad()) throw FileError("cannot read " + path.string());
-  return text;
+  return read_regular_file(path.string());
 }
 
 Json file_json(const std::filesystem::path& path) {
