@@ -134,7 +134,8 @@ TEST_F(ChatWeights, WeightsThatCannotBeHonoured) {
   EXPECT_THAT(refusal(kPlain, of_user), AllOf(HasSubstr("message 0 has the weight 1"), HasSubstr("train_on: all")));
   EXPECT_THAT(refusal(kPlain, dialogue(R"(, "weight": -1)")), HasSubstr("messages[2]: \"weight\" is -1"));
   EXPECT_THAT(refusal(kPlain, dialogue(R"(, "weight": "1")")), HasSubstr("\"weight\" is \"1\""));
-  EXPECT_THAT(refusal(kPlain, dialogue(R"(, "weight": 1e300)")), HasSubstr("\"weight\" is 1e+300"));
+  EXPECT_THAT(refusal(kPlain, dialogue(R"(, "weight": 1e300)")), HasSubstr("\"weight\" is 1e+300; weights are"));
+  EXPECT_THAT(refusal(kPlain, dialogue(R"(, "weight": 1e-300)")), HasSubstr("\"weight\" is 1e-300, which is 0"));
   EXPECT_THAT(refusal(kPlain, dialogue(R"(, "train": false)")), HasSubstr("\"train\" is not supported"));
 }
 
@@ -220,6 +221,51 @@ TEST_F(ChatWeights, WhatTemplatesSee) {
             R"(["role":"user","content":"A"]nullnullnull)");
 }
 
+// Templates that know no tool calls would have the model learn an empty answer instead.
+TEST_F(ChatWeights, ToolCallsThatTheTemplateDrops) {
+  // The name stands in the conversation and among the tools, but not in the assistant's turn.
+  const auto record = [](const char* rest) {
+    return std::string(R"({"messages": [{"role": "user", "content": "use f"},
+               {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}])") +
+           rest +
+           R"(}, {"role": "tool", "content": "f"}, {"role": "assistant", "content": "B"}], "tools": [{"name": "f"}]})";
+  };
+  const char* with_tools = "{{ tools | tojson }}";
+  const auto dropped = AllOf(HasSubstr("message 1 has tool_calls (f)"), HasSubstr("does not render tool calls"));
+  for (const char* train_on : {"", "all"}) {
+    EXPECT_THAT(refusal((std::string(with_tools) + kPlain).c_str(), record(""), train_on), dropped) << train_on;
+    EXPECT_THAT(refusal((std::string(with_tools) + kMarked).c_str(), record(""), train_on), dropped) << train_on;
+  }
+  // Rendered, but not as what the assistant says.
+  const char* beside =
+      "{% for m in messages %}<{{ m.role }}>{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}"
+      "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<end>{% endgeneration %}{% else %}{{ m.content }}"
+      "{% endif %}{% endfor %}";
+  EXPECT_THAT(refusal(beside, record("")), dropped);
+  EXPECT_NE(made(beside, record(""), "all"), "");
+  // What is not trained may be dropped, and calls without "function" count too.
+  EXPECT_NE(made(kPlain, record(R"(, "weight": 0)")), "");
+  EXPECT_NE(made(kPlain, record(""), "completion"), "");
+  const std::string flat =
+      R"({"messages": [{"role": "assistant", "content": "A", "tool_calls": [{"name": "g"}, {"name": "h"}]}]})";
+  EXPECT_THAT(refusal(kPlain, flat), HasSubstr("message 0 has tool_calls (g, h)"));
+  EXPECT_EQ(
+      made("{% for m in messages %}{% for c in m.tool_calls %}{{ c.name }} {% endfor %}{{ m.content }}{% endfor %}",
+           flat),
+      "{g}{ h}{ A}");
+}
+
+// A template that refuses names it does not know is still asked for what it renders.
+TEST_F(ChatWeights, ToolCallsOfTemplatesThatKnowTheNames) {
+  const std::string record = R"({"messages": [{"role": "assistant", "content": "A", "tool_calls": [{"name": "g"}]}]})";
+  const std::string strict =
+      "{% for m in messages %}{% for c in m.tool_calls %}{% if c.name != 'g' %}{{ raise_exception('unknown') }}"
+      "{% endif %}{% endfor %}";
+  EXPECT_EQ(made((strict + "{{ m.tool_calls[0].name }} {{ m.content }}{% endfor %}").c_str(), record), "{g}{ A}");
+  EXPECT_THAT(refusal((strict + "{{ m.content }}{% endfor %}").c_str(), record),
+              HasSubstr("does not render tool calls"));
+}
+
 TEST_F(ChatWeights, FaultsOfMessages) {
   const auto fault = [&](const std::string& json) { return refusal(kPlain, json); };
   EXPECT_THAT(fault(R"({"messages": []})"), HasSubstr("\"messages\" is empty"));
@@ -257,11 +303,12 @@ TEST_F(ChatWeights, ShareGpt) {
       "<system>\nS<end>\n<user>\nA<end>\n<assistant>\n{B}{<end>}{\n}");
   EXPECT_EQ(
       made(
-          "{% for m in messages %}<{{ m.role }}>{{ m.tool_calls[0].function.arguments.a }}{% endfor %}"
+          "{% for m in messages %}<{{ m.role }}>{{ m.tool_calls[0].function.name }} "
+          "{{ m.tool_calls[0].function.arguments.a }}{% endfor %}"
           "{% if add_generation_prompt %}<assistant>{% endif %}",
           R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"a\": \"B\"}}"}]})",
           "", "conversations"),
-      "<assistant>{B}");
+      "<assistant>{f}{ B}");
   const auto fault = [&](const std::string& json) { return refusal(kPlain, json, "", "conversations"); };
   EXPECT_THAT(fault(R"({"conversations": [{"from": "alien", "value": "A"}]})"), HasSubstr("\"from\" is \"alien\""));
   EXPECT_THAT(fault(R"({"conversations": [{"from": "gpt", "value": null}]})"), HasSubstr("\"value\" is null"));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string_view>
 
 #include "base/text.h"
@@ -244,11 +243,8 @@ class Reader {
     const auto weight = original.find("weight");
     if (weight != original.end() && !weight->is_null()) {
       turn.has_weight = true;
-      turn.weight = weight->is_number() ? weight->get<float>() : -1.0f;
-      if (!std::isfinite(turn.weight) || turn.weight < 0.0f) {
-        complain(fmt::format("\"weight\" is {}; a finite number of at least 0 is needed", brief_json(*weight)),
-                 "a weight is not a finite number of at least 0");
-      }
+      const std::string problem = read_weight(*weight, turn.weight);
+      if (!problem.empty()) complain("\"weight\" " + problem, "a weight cannot be used");
     }
     result_.messages.push_back(std::move(message));
     result_.turns.push_back(turn);

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "data/samples/records.h"
 
 namespace ithaca {
@@ -69,6 +70,9 @@ class Finder {
     std::error_code ignored;
     if (is_folder(path)) {
       add_folder(path);
+    } else if (const std::string kind = irregular_kind(path); !kind.empty()) {
+      throw FileError(fmt::format(
+          "{}: is {}, not a regular file; data is read more than once, so write it to a file first", path, kind));
     } else if (fs::exists(path, ignored)) {
       result_.files.push_back(path);
     } else if (is_pattern(path)) {
@@ -83,7 +87,7 @@ class Finder {
     for (const std::string& file : result_.files) {
       std::error_code error;
       const auto size = fs::file_size(file, error);
-      if (!error) result_.bytes += static_cast<int64_t>(size);  // a pipe has none
+      if (!error) result_.bytes += static_cast<int64_t>(size);
       ++times[file];
     }
     for (const auto& [file, count] : times) {
@@ -100,9 +104,11 @@ class Finder {
     walk(folder, found, left_out, ancestors);
     std::sort(found.begin(), found.end());
     if (found.empty()) {
+      const std::vector<std::string>& others = left_out.empty() ? irregular_ : left_out;
       throw InputError(fmt::format("{}: the folder holds no file to read ({}){}", folder, kEndingsText,
-                                   left_out.empty() ? "" : "; it has " + names_text(left_out)));
+                                   others.empty() ? "" : "; it has " + names_text(others)));
     }
+    note_irregular(folder);
     if (!left_out.empty()) {
       result_.notes.push_back(
           fmt::format("{}: {} file{} read, left out: {} (folders stand for their files that end in {})", folder,
@@ -113,7 +119,7 @@ class Finder {
   }
 
   void walk(const fs::path& folder, std::vector<std::string>& found, std::vector<std::string>& left_out,
-            std::vector<fs::path>& ancestors) const {
+            std::vector<fs::path>& ancestors) {
     std::error_code ignored;
     const fs::path canonical = fs::canonical(folder, ignored);
     // A link to a folder above would be walked for ever.
@@ -135,7 +141,7 @@ class Finder {
         left_out.push_back(path.string());
       } else if (!fs::exists(path, ignored)) {
         throw FileError(path.string() + ": is a link to a file that does not exist");
-      } else {
+      } else if (!is_irregular(path)) {
         found.push_back(path.string());
       }
     }
@@ -154,9 +160,11 @@ class Finder {
     std::sort(found.begin(), found.end());
     found.erase(std::unique(found.begin(), found.end()), found.end());
     if (found.empty()) {
-      throw InputError(fmt::format("{}: no file matches{}", pattern,
-                                   folders.empty() ? "" : "; the folder " + folders.front() + " does: name it itself"));
+      std::string others = folders.empty() ? "" : "; the folder " + folders.front() + " does: name it itself";
+      if (!irregular_.empty()) others += "; not regular files: " + names_text(irregular_);
+      throw InputError(fmt::format("{}: no file matches{}", pattern, others));
     }
+    note_irregular(pattern);
     for (const std::string& folder : folders) result_.left_out.push_back(folder + "/");
     if (!folders.empty()) {
       result_.notes.push_back(
@@ -167,7 +175,7 @@ class Finder {
 
   // Matches parts [index, ...) below `base`, which is empty for the working directory.
   void expand(const fs::path& base, const std::vector<std::string>& parts, size_t index,
-              std::vector<std::string>& found, std::vector<std::string>& folders) const {
+              std::vector<std::string>& found, std::vector<std::string>& folders) {
     const std::string& part = parts[index];
     const bool is_last = index + 1 == parts.size();
     const auto take = [&](const fs::path& path) {
@@ -176,7 +184,7 @@ class Finder {
         if (is_folder(path)) expand(path, parts, index + 1, found, folders);
       } else if (is_folder(path)) {
         folders.push_back(path.string());
-      } else if (fs::exists(path, ignored)) {
+      } else if (fs::exists(path, ignored) && !is_irregular(path)) {
         found.push_back(path.string());
       }
     };
@@ -194,14 +202,36 @@ class Finder {
         std::error_code ignored;
         if (is_folder(path)) {
           if (!fs::is_symlink(path, ignored)) expand(path, parts, index, found, folders);  // as shells do: no cycles
-        } else if (is_last && fs::exists(path, ignored)) {
+        } else if (is_last && fs::exists(path, ignored) && !is_irregular(path)) {
           found.push_back(path.string());
         }
       }
     }
   }
 
+  // Notes what reading would wait for or never end with: FIFOs, sockets and devices among the files that are looked
+  // for.
+  bool is_irregular(const fs::path& path) {
+    const std::string kind = irregular_kind(path.string());
+    if (kind.empty()) return false;
+    irregular_.push_back(fmt::format("{} ({})", path.string(), kind));
+    irregular_paths_.push_back(path.string());
+    return true;
+  }
+
+  void note_irregular(const std::string& where) {
+    if (irregular_.empty()) return;
+    result_.notes.push_back(
+        fmt::format("{}: left out, for they are not regular files: {}", where, names_text(irregular_)));
+    result_.left_out.insert(result_.left_out.end(), irregular_paths_.begin(), irregular_paths_.end());
+    irregular_.clear();
+    irregular_paths_.clear();
+  }
+
   RecordFiles result_;
+  // Of the path that is being looked at: with what they are, and without.
+  std::vector<std::string> irregular_;
+  std::vector<std::string> irregular_paths_;
 };
 
 }  // namespace

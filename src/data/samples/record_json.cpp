@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -122,6 +124,22 @@ std::string brief_json(const Json& value) {
   if (value.is_structured()) return fmt::format("an {}", value.type_name());
   const std::string text = value.dump(-1, ' ', true);  // in ASCII, so that it can be cut anywhere
   return text.size() <= kShownBytes ? text : text.substr(0, kShownBytes) + "...";
+}
+
+std::string read_weight(const Json& value, float& weight) {
+  const double number = value.is_number() ? value.get<double>() : -1.0;
+  const std::string shown = "is " + brief_json(value);
+  if (!std::isfinite(number) || number < 0.0) return shown + "; a finite number of at least 0 is needed";
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  if (number > static_cast<double>(kLargest)) {
+    return fmt::format("{}; weights are float32 numbers, and the largest one is {}", shown, kLargest);
+  }
+  weight = static_cast<float>(number);
+  if (number > 0.0 && weight == 0.0f) {
+    return fmt::format("{}, which is 0 as a float32 number; give 0, or at least {}", shown,
+                       std::numeric_limits<float>::min());
+  }
+  return "";
 }
 
 std::string place_in(const Record& record, int64_t offset) {

@@ -20,6 +20,10 @@ nlohmann::ordered_json parse_record(const Record& record);
 // The same limits for JSON that stands in a string of a record; a discarded value where `text` is no such JSON.
 nlohmann::ordered_json parse_embedded_json(const std::string& text);
 
+// Takes a weight of the loss as a target's. Returns what is wrong with it, "is -1; ...", or nothing. What float32
+// cannot hold is wrong too: above the largest, and what would silently become 0.
+std::string read_weight(const nlohmann::ordered_json& value, float& weight);
+
 // A value as errors show it: numbers, words and the beginning of strings; the kind of anything that has parts.
 std::string brief_json(const nlohmann::ordered_json& value);
 

@@ -57,6 +57,26 @@ bool looks_like_records(std::string_view start) {
   return (start[first] == '{' && start[second] == '"') || (start[first] == '[' && start[second] == '{');
 }
 
+// Whether one value follows another behind a CR alone. Nothing that is valid has "}", CR, "{": strings have no raw CR,
+// and between two objects of an array or an object a comma stands.
+bool ends_lines_in_cr(std::string_view bytes) {
+  size_t behind = 0;
+  for (size_t cr = bytes.find('\r'); cr != std::string_view::npos; cr = bytes.find('\r', behind)) {
+    const size_t before = bytes.substr(0, cr).find_last_not_of(" \t");
+    behind = bytes.find_first_not_of(" \t\r", cr);
+    if (behind == std::string_view::npos) return false;
+    if (before != std::string_view::npos && bytes[before] == '}' && bytes[behind] == '{') return true;
+  }
+  return false;
+}
+
+void refuse_cr_lines(std::string_view bytes, const std::string& place) {
+  if (!ends_lines_in_cr(bytes)) return;
+  throw InputError(place +
+                   ": its lines end in CR (\\r) alone; lines of JSON Lines must end in LF (\\n) or CR LF; convert the "
+                   "file (tr '\\r' '\\n')");
+}
+
 }  // namespace
 
 RecordSplitter::RecordSplitter(std::function<std::span<const char>()> next_piece, std::string file, RecordKind kind,
@@ -117,6 +137,8 @@ void RecordSplitter::start() {
                        ": begins with [, but every line of JSON Lines is one object; a file that is one array must be "
                        "named .json");
     }
+    // Before all of it is taken for one long line.
+    refuse_cr_lines(start.substr(0, start.find('\n')), file_);
   }
   if (kind_ == RecordKind::kJson && skip_white_space() && piece_.front() == '[') {
     advance(1);
@@ -197,6 +219,7 @@ std::optional<Record> RecordSplitter::next_line() {
     if (!record.bytes.empty() && record.bytes.back() == '\r') record.bytes.pop_back();
     if (record.bytes.find_first_not_of(" \t\r") == std::string::npos) continue;
     record.place = fmt::format("{}:{}", file_, record.line);
+    refuse_cr_lines(record.bytes, record.place);
     return record;
   }
   return std::nullopt;

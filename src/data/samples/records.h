@@ -17,20 +17,21 @@ namespace ithaca {
 struct RecordFiles {
   std::vector<std::string> files;  // in reading order
   int64_t bytes = 0;               // of all files, compressed as they are
-  // Members of folders that are not read (another ending, hidden), in the order they were met.
+  // Members of folders that are not read (another ending, hidden, no regular files), in the order they were met.
   std::vector<std::string> left_out;
   // What a plan or a log should say: folders with members left out, files that are named several times.
   std::vector<std::string> notes;
 };
 
 // Paths are files, folders, or patterns, read in the order given:
-//   a file     is read whatever its name is, as often as it is named.
+//   a file     is read whatever its name is, as often as it is named. FIFOs, devices and sockets are refused where they
+//              are named, and left out with a note of folders and patterns.
 //   a folder   stands for the files below it, at any depth, whose names end in .jsonl, .ndjson, .json, .txt or .md
 //              (.gz or .zst may follow), sorted by the bytes of their paths. Names that begin with a dot are left out.
 //   a pattern  has *, ? or [...] in any part between slashes, as a shell has it, and ** for any number of folders; its
 //              matches are sorted in the same way. Matches that are folders are left out.
-// Throws FileError for a file that does not exist, InputError for a folder or a pattern that stands for no file,
-// ConfigurationError without any path.
+// Throws FileError for a file that does not exist or is not a regular one, InputError for a folder or a pattern that
+// stands for no file, ConfigurationError without any path.
 RecordFiles find_record_files(const std::vector<std::string>& paths);
 
 struct RecordOptions {

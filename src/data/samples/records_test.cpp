@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -71,6 +72,12 @@ TEST(RecordSplitter, Lines) {
   EXPECT_THAT(split_texts("", RecordKind::kLines), IsEmpty());
   EXPECT_THAT(split_texts("\n\r\n \n", RecordKind::kLines), IsEmpty());
   EXPECT_THAT(complaint("\n [{}]", RecordKind::kLines), AllOf(HasSubstr("x: begins with ["), HasSubstr(".json")));
+  // A CR within a value is white space as any other; between two values it is no end of a line.
+  EXPECT_THAT(split_texts("{\r\"a\":\r{}}\r\n[{},\r{}]\n", RecordKind::kLines),
+              ElementsAre("1:1|{\r\"a\":\r{}}", "2:1|[{},\r{}]"));
+  EXPECT_THAT(complaint("{\"a\": 1}\r{\"a\": 2}\r{\"a\": 3}\r", RecordKind::kLines),
+              AllOf(HasSubstr("x: its lines end in CR"), HasSubstr("must end in LF")));
+  EXPECT_THAT(complaint("{}\n{} \r\r {}\n", RecordKind::kLines), HasSubstr("x:2: its lines end in CR"));
 }
 
 TEST(RecordSplitter, ElementsOfAnArray) {
@@ -229,8 +236,29 @@ TEST_F(RecordsTest, Patterns) {
 
 TEST_F(RecordsTest, NothingToRead) {
   EXPECT_THAT(message_of<FileError>([&] { files("absent.jsonl"); }), HasSubstr("absent.jsonl: there is no such file"));
+  EXPECT_THAT(message_of<FileError>([] { find_record_files({"/dev/zero"}); }),
+              HasSubstr("/dev/zero: is a device, not a regular file"));
   EXPECT_THAT(message_of<ConfigurationError>([] { find_record_files({}); }), HasSubstr("no data file is named"));
   EXPECT_THAT(message_of<ConfigurationError>([] { find_record_files({""}); }), HasSubstr("empty path"));
+}
+
+// At once, and without waiting for somebody who writes into the FIFO.
+TEST_F(RecordsTest, FilesThatAreNotRegular) {
+  make_folder("f");
+  ASSERT_EQ(::mkfifo(directory_.file("f/a.jsonl").c_str(), 0600), 0);
+  EXPECT_THAT(message_of<FileError>([&] { files("f/a.jsonl"); }),
+              HasSubstr("f/a.jsonl: is a FIFO, not a regular file"));
+  EXPECT_THAT(message_of<InputError>([&] { files("f"); }), AllOf(HasSubstr("no file to read"), HasSubstr("(a FIFO)")));
+  EXPECT_THAT(message_of<InputError>([&] { files("f/*.jsonl"); }),
+              AllOf(HasSubstr("no file matches"), HasSubstr("a.jsonl (a FIFO)")));
+  directory_.write("f/b.jsonl", "{}");
+  EXPECT_THAT(files("f"), ElementsAre("f/b.jsonl"));
+  EXPECT_THAT(files("f/**"), ElementsAre("f/b.jsonl"));
+  for (const char* path : {"f", "f/*"}) {
+    const RecordFiles found = find_record_files({directory_.file(path)});
+    EXPECT_THAT(found.left_out, ElementsAre(directory_.file("f/a.jsonl")));
+    EXPECT_THAT(found.notes, ElementsAre(AllOf(HasSubstr("not regular files"), HasSubstr("f/a.jsonl (a FIFO)"))));
+  }
 }
 
 // An empty file is the fault of one record: what follows it can be read.

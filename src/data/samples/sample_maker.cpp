@@ -25,7 +25,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Part of settings_hash(): a change of what make() gives for the same options needs another one.
-constexpr int kRulesVersion = 1;
+constexpr int kRulesVersion = 2;
 // Ids and labels are kept in 32 bits; a vocabulary is far below.
 constexpr int64_t kLargestVocabulary = int64_t{1} << 31;
 

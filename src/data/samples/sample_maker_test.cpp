@@ -188,6 +188,10 @@ TEST_F(TokenIdSamples, ErrorsNameThePlaceAndTheCure) {
   EXPECT_THAT(complaint(R"({"input_ids": [1, 2], "labels": [1, -1]})"), HasSubstr("-100 (none)"));
   EXPECT_THAT(complaint(R"({"input_ids": [1, 2], "weights": [1, -0.5]})"), HasSubstr("weights[1] is -0.5"));
   EXPECT_THAT(complaint(R"({"input_ids": [1, 2], "weights": [1, 1e300]})"), HasSubstr("weights[1]"));
+  EXPECT_THAT(complaint(R"({"input_ids": [1, 2], "weights": [1, 1e39]})"),
+              AllOf(HasSubstr("weights[1] is 1e+39"), HasSubstr("the largest one is 3.4028235e+38")));
+  EXPECT_THAT(complaint(R"({"input_ids": [1, 2], "weights": [1, 1e-60]})"),
+              AllOf(HasSubstr("weights[1] is 1e-60, which is 0 as a float32"), HasSubstr("at least 1.17549")));
   EXPECT_THAT(complaint(R"({"input_ids": [1, 2], "weights": [1, null]})"), HasSubstr("weights[1] is null"));
   EXPECT_THAT(complaint(R"({"input_ids": [1, 2], "document_lengths": [1, 2]})"), HasSubstr("document_lengths[1] is 2"));
   EXPECT_THAT(complaint(R"({"input_ids": [1, 2], "document_lengths": [1]})"), HasSubstr("sum to 1"));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "base/text.h"
 #include "data/samples/record_json.h"
@@ -112,12 +111,9 @@ void read_weights(const RecordObject& record, Sample& sample) {
   const Json& weights = list_of(record, "weights", static_cast<int64_t>(sample.token_ids.size()));
   sample.target_weights.resize(sample.token_ids.size(), 1.0f);
   for (size_t i = 0; i < weights.size(); ++i) {
-    const float weight = weights[i].is_number() ? weights[i].get<float>() : -1.0f;
-    if (!std::isfinite(weight) || weight < 0.0f) {
-      record.complain(
-          fmt::format("weights[{}] is {}; a finite number of at least 0 is needed", i, brief_json(weights[i])),
-          "a weight is not a finite number of at least 0");
-    }
+    float weight = 0.0f;
+    const std::string problem = read_weight(weights[i], weight);
+    if (!problem.empty()) record.complain(fmt::format("weights[{}] {}", i, problem), "a weight cannot be used");
     // Not a product: a label of -100 stays 0 whatever the weight is.
     if (sample.target_weights[i] != 0.0f) sample.target_weights[i] = weight;
   }
