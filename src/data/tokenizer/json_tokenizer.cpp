@@ -156,7 +156,13 @@ void JsonTokenizer::read_added_tokens(const Json& tokens, const TokenizerSetting
   if (!tokens.is_null()) {
     if (!tokens.is_array()) throw InputError(where_ + ": added_tokens is not an array");
     for (size_t index = 0; index < tokens.size(); ++index) {
-      add_token(read_added_token(tokens[index], where_ + ": added_tokens[" + std::to_string(index) + "]"));
+      const std::string where = where_ + ": added_tokens[" + std::to_string(index) + "]";
+      add_token(read_added_token(tokens[index], where));
+      // The library counts for itself, but an id like that is a damaged file.
+      const Json& token = tokens[index];
+      if (token.contains("id") && token.at("id").is_number_integer()) {
+        check_token_id(token.at("id").get<int64_t>(), tokens.size(), where + ".id");
+      }
     }
   }
   const auto add_and_mix = [&](const AddedToken& token) {

@@ -175,7 +175,7 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw InputError(where_ + ": the regular expression \"" + std::string(text_) + "\" has at byte " +
+    throw InputError(where_ + ": the regular expression " + brief_expression(text_, place_) + " has at byte " +
                      std::to_string(place_) + " " + what + ", which Ithaca cannot run exactly as Hugging Face does");
   }
 
@@ -571,6 +571,18 @@ class Translator {
 };
 
 }  // namespace
+
+std::string brief_expression(std::string_view expression, size_t place) {
+  constexpr size_t kShownBytes = 80;
+  const size_t size = expression.size();
+  if (size <= kShownBytes) return "\"" + std::string(expression) + "\"";
+  size_t begin = place < kShownBytes / 2 ? 0 : std::min(place - kShownBytes / 2, size - kShownBytes);
+  size_t end = begin + kShownBytes;
+  while (begin > 0 && is_continuation(expression[begin])) --begin;
+  while (end < size && is_continuation(expression[end])) ++end;
+  return (begin > 0 ? "\"..." : "\"") + std::string(expression.substr(begin, end - begin)) +
+         (end < size ? "...\"" : "\"");
+}
 
 std::string pcre_from_oniguruma(std::string_view expression, const std::string& where) {
   return Translator(expression, where).run();

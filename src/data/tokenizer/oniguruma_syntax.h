@@ -5,10 +5,14 @@
 // for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE with LF as newline. Thread-safety: pure function.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace ithaca::tokenizer_internal {
+
+// An expression as errors show it, in quotes: of a long one about 80 bytes around `place`, cut between characters.
+std::string brief_expression(std::string_view expression, size_t place);
 
 // Throws InputError that begins with `where`.
 std::string pcre_from_oniguruma(std::string_view expression, const std::string& where);

@@ -124,9 +124,9 @@ Pattern Pattern::regex(std::string_view oniguruma, const std::string& where) {
   result.compiled_->code.reset(
       pcre2_compile(pcre_text(translated), translated.size(), options, &error, &offset, context.get()));
   if (!result.compiled_->code) {
-    throw InputError(where + ": the regular expression \"" + std::string(oniguruma) +
-                     "\" is not understood: " + pcre_message(error) + " (near byte " + std::to_string(offset) +
-                     " of its form for PCRE2, \"" + translated + "\")");
+    throw InputError(where + ": the regular expression " + brief_expression(oniguruma, 0) +
+                     " is not understood: " + pcre_message(error) + " (near byte " + std::to_string(offset) +
+                     " of its form for PCRE2, " + brief_expression(translated, offset) + ")");
   }
   result.compiled_->jit = pcre2_jit_compile(result.compiled_->code.get(), PCRE2_JIT_COMPLETE) == 0;
   return result;

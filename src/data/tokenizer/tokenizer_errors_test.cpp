@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -90,6 +91,13 @@ TEST(TokenizerErrors, WrongModelsAreRefused) {
   EXPECT_THAT(complaint([](json& file) { file["model"]["merges"] = {1}; }), HasSubstr("a number"));
   EXPECT_THAT(complaint([](json& file) { file["model"]["vocab"]["d"] = -1; }), HasSubstr("not a token id at \"d\""));
   EXPECT_THAT(complaint([](json& file) { file["model"]["vocab"]["d"] = 4294967296; }), HasSubstr("not a token id"));
+  EXPECT_THAT(
+      complaint([](json& file) { file["model"]["vocab"]["d"] = 2000000000; }),
+      HasSubstr("model/tokenizer.json: model.vocab[\"d\"] is 2000000000, which is not a token id: with 5 entries "
+                "ids from 0 to 16777215 are understood"));
+  EXPECT_THAT(complaint([](json& file) { file["added_tokens"][1]["id"] = 2000000000; }),
+              HasSubstr("model/tokenizer.json: added_tokens[1].id is 2000000000, which is not a token id"));
+  EXPECT_THAT(complaint([](json& file) { file["added_tokens"][1]["id"] = -1; }), HasSubstr("not a token id"));
   EXPECT_THAT(complaint([](json& file) { file["model"]["vocab"]["d"] = "x"; }),
               HasSubstr("a text where an id belongs"));
   EXPECT_THAT(complaint([](json& file) { file["model"].erase("vocab"); }), HasSubstr("model has no \"vocab\""));
@@ -108,6 +116,15 @@ TEST(TokenizerErrors, ExpressionsThatCannotBeRunExactlyAreRefused) {
     EXPECT_THAT(of(expression), HasSubstr("model/tokenizer.json: pre_tokenizer.pattern.Regex: the regular expression"))
         << expression;
   }
+  // Of a long one the part that matters, in whole characters.
+  std::string words;
+  for (int i = 0; i < 400; ++i) words += "\xC3\xA4|";
+  const std::string message = of((words + "\\K" + words).c_str());
+  EXPECT_LT(message.size(), 300u);
+  EXPECT_THAT(message, HasSubstr("|\xC3\xA4|\\K\xC3\xA4|"));
+  EXPECT_THAT(message, HasSubstr("...\" has at byte 1201 "));
+  EXPECT_EQ(json(message).dump(-1, ' ', true, json::error_handler_t::replace).find("\\ufffd"), std::string::npos);
+  EXPECT_LT(of((words + "(" + words).c_str()).size(), 500u);
 }
 
 TEST(TokenizerErrors, BrokenJsonHasItsPlace) {
@@ -209,10 +226,17 @@ TEST_F(ModelFolder, WrongFilesBesideItAreNamed) {
   expect("tokenizer_config.json", json::array());
   expect("tokenizer_config.json", {{"add_bos_token", "yes"}});
   expect("tokenizer_config.json", {{"added_tokens_decoder", {{"x", {{"content", "<new>"}}}}}});
+  expect("tokenizer_config.json", {{"added_tokens_decoder", {{"2000000000", {{"content", "<new>"}}}}}});
   expect("tokenizer_config.json", {{"eos_token", 3}});
   expect("generation_config.json", {{"eos_token_id", "x"}});
   std::filesystem::remove(folder_ / "tokenizer.json");
   EXPECT_THAT([&] { open_tokenizer(folder_); }, testing::ThrowsMessage<FileError>(HasSubstr("tokenizer.model")));
+  for (const char* name : {"tokenizer.model", "tokenizer.json"}) {
+    ASSERT_EQ(::mkfifo((folder_ / name).c_str(), 0600), 0);
+    EXPECT_THAT([&] { open_tokenizer(folder_); },
+                testing::ThrowsMessage<FileError>(HasSubstr(std::string(name) + ": is a FIFO, not a regular file")));
+    std::filesystem::remove(folder_ / name);
+  }
   std::ofstream(folder_ / "tokenizer.model") << "this is no model";
   EXPECT_THAT([&] { open_tokenizer(folder_); }, testing::ThrowsMessage<InputError>(HasSubstr("tokenizer.model")));
 }

@@ -5,15 +5,13 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "data/tokenizer/tokenizer_settings.h"
 
 namespace ithaca::tokenizer_internal {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Tables are as long as the largest id; published models stay below a million.
-constexpr int64_t kLargestVocabulary = int64_t{1} << 24U;
 
 // Builds the JSON value by value, except for the two members of "model" that have hundreds of thousands of entries.
 class Reader : public nlohmann::json_sax<Json> {
@@ -100,7 +98,9 @@ class Reader : public nlohmann::json_sax<Json> {
   bool number_value(number_integer_t number) {
     if (table_ == Table::none) return value(number);
     if (table_ == Table::merges) fail_table("a number");
-    if (number < 0 || number >= kLargestVocabulary) fail_table("a number that is not a token id");
+    if (number < 0 || number > std::numeric_limits<int32_t>::max()) {
+      fail_table("a number that is not a token id");
+    }
     file_.vocabulary.emplace_back(std::move(key_), static_cast<int32_t>(number));
     key_.clear();
     return true;
@@ -172,6 +172,9 @@ TokenizerFile read_tokenizer_file(std::string_view text, const std::string& wher
     throw InputError(where + ": not valid JSON: " + json_complaint(error.what()));
   }
   if (!file.rest.is_object()) throw InputError(where + ": not a JSON object");
+  for (const auto& [spelling, id] : file.vocabulary) {
+    check_token_id(id, file.vocabulary.size(), where + ": model.vocab[\"" + spelling + "\"]");
+  }
   return file;
 }
 

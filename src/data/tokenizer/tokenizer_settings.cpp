@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <sstream>
 
 #include "base/json.h"
+#include "base/regular_file.h"
 #include "data/tokenizer/component.h"
 
 namespace ithaca::tokenizer_internal {
@@ -84,11 +83,15 @@ void read_named_tokens(const Json& file, const std::string& where, TokenizerSett
 }  // namespace
 
 std::string read_whole_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (file) content << file.rdbuf();
-  if (!file || !content) throw FileError(path.string() + ": cannot be read");
-  return std::move(content).str();
+  return read_regular_file(path.string());
+}
+
+void check_token_id(int64_t id, size_t entries, const std::string& where) {
+  const int64_t end = std::min<int64_t>(
+      INT32_MAX, std::max<int64_t>(int64_t{1} << 24U, 16 * static_cast<int64_t>(std::min<size_t>(entries, INT32_MAX))));
+  if (id >= 0 && id < end) return;
+  throw InputError(where + " is " + std::to_string(id) + ", which is not a token id: with " + std::to_string(entries) +
+                   " entries ids from 0 to " + std::to_string(end - 1) + " are understood");
 }
 
 AddedToken read_added_token(const Json& description, const std::string& where) {
@@ -121,6 +124,7 @@ TokenizerSettings read_tokenizer_settings(const std::filesystem::path& directory
         if (error != std::errc() || end != key.data() + key.size() || id < 0) {
           throw InputError(where + ": the key is not a token id");
         }
+        check_token_id(id, tokens.size(), where + ": the key");
         settings.added.emplace_back(id, read_added_token(item.value(), where));
       }
       std::sort(settings.added.begin(), settings.added.end(),

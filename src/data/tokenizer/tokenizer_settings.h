@@ -4,6 +4,7 @@
 // Thread-safety: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -36,7 +37,12 @@ TokenizerSettings read_tokenizer_settings(const std::filesystem::path& directory
 // One object of added_tokens in a tokenizer.json or of added_tokens_decoder in a tokenizer_config.json.
 AddedToken read_added_token(const nlohmann::ordered_json& description, const std::string& where);
 
-// Throws FileError.
+// Throws FileError, also for what is not a regular file.
 std::string read_whole_file(const std::filesystem::path& path);
+
+// Tables are as long as the largest id, and published models stay below a million. Throws InputError, which begins with
+// `where`, for an id below 0, or of 2^24 and more where a list of `entries` does not come near it either (16 x
+// entries).
+void check_token_id(int64_t id, size_t entries, const std::string& where);
 
 }  // namespace ithaca::tokenizer_internal
