@@ -138,7 +138,8 @@ TEST_F(Trace, ComesWithATableThatAddsUp) {
   EXPECT_TRUE(other == table.rows.end() || other->operations == 0) << "all work belongs to a phase";
   // The table is what the file shows: the time of attention is that of its operations.
   int64_t attention = 0;
-  for (const TraceSlice& slice : slices_by_thread(events()).at({0, kCompute})) {
+  const auto by_thread = slices_by_thread(events());
+  for (const TraceSlice& slice : by_thread.at({0, kCompute})) {
     if (slice.name == "attention_backward") attention += slice.end - slice.begin;
   }
   const auto row = std::find_if(table.rows.begin(), table.rows.end(),

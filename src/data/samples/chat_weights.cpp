@@ -80,9 +80,8 @@ class Weigher {
                           i, turn.weight),
               "a weight stands at a message that is not trained");
         }
-      } else if (train_on_ == TrainOn::kAssistant) {
-        take(i);
-      } else if (has_completion ? static_cast<int64_t>(i) >= conversation_.completion_begin : !has_trained) {
+      } else if (train_on_ == TrainOn::kAssistant ||
+                 (has_completion ? static_cast<int64_t>(i) >= conversation_.completion_begin : !has_trained)) {
         take(i);
       }
     }

@@ -25,7 +25,7 @@ constexpr size_t kFewKeys = 16;
 constexpr size_t kShownBytes = 60;
 
 // Takes a parser's events and builds the value.
-class Builder : public nlohmann::json_sax<Json> {
+class Builder : public nlohmann::json_sax<Json> {  // NOLINT(bugprone-exception-escape): of a set that moves
  public:
   bool null() override { return add(Json()); }
   bool boolean(bool value) override { return add(Json(value)); }

@@ -27,7 +27,7 @@ std::string byte_spelling(unsigned byte) {
 
 }  // namespace
 
-BpeModel::BpeModel(std::vector<std::pair<std::string, int32_t>> vocabulary,
+BpeModel::BpeModel(const std::vector<std::pair<std::string, int32_t>>& vocabulary,
                    const std::vector<std::pair<std::string, std::string>>& merges, BpeSettings settings,
                    std::string where)
     : where_(std::move(where)), settings_(std::move(settings)) {
@@ -55,7 +55,7 @@ BpeModel::BpeModel(std::vector<std::pair<std::string, int32_t>> vocabulary,
   };
   merges_.reserve(static_cast<int64_t>(merges.size()));
   joints_.reserve(static_cast<int64_t>(merges.size()));
-  ascii_joints_.assign(kAsciiEnd * kAsciiEnd, false);
+  ascii_joints_.assign(size_t{kAsciiEnd} * kAsciiEnd, false);
   result_of_rank_.reserve(merges.size());
   cuts_ =
       settings_.continuing_subword_prefix.empty() && settings_.end_of_word_suffix.empty() && !settings_.ignore_merges;

@@ -56,7 +56,7 @@ class BpeModel {
  public:
   // `vocabulary`: spellings and ids. `merges`: pairs of spellings, lowest rank first. Throws InputError that begins
   // with `where`.
-  BpeModel(std::vector<std::pair<std::string, int32_t>> vocabulary,
+  BpeModel(const std::vector<std::pair<std::string, int32_t>>& vocabulary,
            const std::vector<std::pair<std::string, std::string>>& merges, BpeSettings settings, std::string where);
 
   // Hands the tokens of `piece`, valid UTF-8, to the sink. `bytes`: every byte is a character of the byte-level

@@ -17,7 +17,7 @@ namespace {
 void join(std::vector<std::string>& tokens) {
   std::string text;
   for (const std::string& token : tokens) text += token;
-  tokens.assign(1, std::move(text));
+  tokens.assign(1, text);
 }
 
 int64_t bytes_of(const std::vector<std::string>& tokens) {

@@ -122,7 +122,9 @@ void DictionaryData::set(const Value& key, Value value) {
   if (const Value* found = find_hashed(hashed)) {
     // Python keeps the first key.
     for (auto& item : items_) {
-      if (&item.second == found) item.second = std::move(value);
+      if (&item.second != found) continue;
+      item.second = std::move(value);
+      return;
     }
     return;
   }
@@ -255,6 +257,8 @@ int64_t Value::parts() const {
 
 Object::Object(int depth) : depth_(checked_depth(depth)) {}
 
+// By value, as those keep them that can be called.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 Value Object::call(Runtime& /*runtime*/, Arguments /*arguments*/) {
   throw Failure("'" + type_name() + "' object is not callable");
 }
@@ -407,6 +411,7 @@ std::string hash_key(const Value& value) {
   }
   if (value.is_list() || value.is_dictionary()) throw Failure("unhashable type: '" + type_name(value) + "'");
   const Object* object = value.object().get();
+  // The address itself is the key. NOLINTNEXTLINE(bugprone-sizeof-expression)
   return "o" + std::string(reinterpret_cast<const char*>(&object), sizeof(object));
 }
 
