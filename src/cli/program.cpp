@@ -89,6 +89,12 @@ void require_folder_of(const std::string& flag, const std::string& path) {
   }
 }
 
+// An empty path, of a variable that is not set say, would be taken for none at all.
+void refuse_empty_path(const CLI::App& app, const char* command, const char* flag, const std::string& path) {
+  if (!path.empty() || app.get_subcommand(command)->count(flag) == 0) return;
+  throw ConfigurationError(fmt::format("{}: the path is empty; name a file, or leave {} out", flag, flag));
+}
+
 int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
   if (!arguments.resume.empty()) {
     throw ConfigurationError(
@@ -377,7 +383,10 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
         is_extra && !unexpected.empty() ? fmt::format("what is too much: {}", unexpected) : std::string(stop.what()),
         name));
   }
-  if (app.got_subcommand("train")) return train(arguments, out, err);
+  if (app.got_subcommand("train")) {
+    refuse_empty_path(app, "train", "--trace", arguments.trace);
+    return train(arguments, out, err);
+  }
   if (app.got_subcommand("bench")) {
     if (!bench_arguments.model.empty()) require_path(bench_arguments.model);
     return bench_command(app, bench_arguments, out);
@@ -390,6 +399,7 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   if (app.got_subcommand("report")) {
     for (const std::string& run : report_arguments.runs) require_path(run);
     const std::string& page = report_arguments.output;
+    refuse_empty_path(app, "report", "--output", page);
     if (!page.empty() && page != "-") require_folder_of("--output", page);
     return report_command(report_arguments, out);
   }

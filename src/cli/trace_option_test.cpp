@@ -71,6 +71,9 @@ TEST_F(TraceOption, IsCheckedBeforeTraining) {
   outcome = run_ithaca({"train", recipe_, "--trace", folder_.path("model")});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr(" is a folder; name a file in it"));
+  outcome = run_ithaca({"train", recipe_, "--trace", ""});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--trace: the path is empty"));
   EXPECT_FALSE(folder_.has("run/metrics.jsonl")) << "no step was taken";
   EXPECT_FALSE(folder_.has("trace.json"));
 }
