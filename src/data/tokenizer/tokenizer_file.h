@@ -12,6 +12,7 @@
 
 namespace ithaca::tokenizer_internal {
 
+// Moves may throw where a set of the standard library does. NOLINTNEXTLINE(bugprone-exception-escape)
 struct TokenizerFile {
   nlohmann::ordered_json rest;  // without model.vocab and model.merges
   std::vector<std::pair<std::string, int32_t>> vocabulary;
