@@ -167,7 +167,7 @@ TEST_F(OpenData, BadRecordsCanBeSkipped) {
   with.paths = {directory_.write("y.jsonl", "{\"text\": 5}\n{\"text\": oh}\n{\"text\": 6}\n")};
   EXPECT_THAT(message_of<InputError>([&] { open_data(with); }),
               AllOf(HasSubstr("nothing to train on: no record is left; 3 records skipped: 2 x "),
-                    HasSubstr("y.jsonl:1"), HasSubstr("1 x not valid JSON, first "), HasSubstr("y.jsonl:2:11")));
+                    HasSubstr("y.jsonl:1"), HasSubstr("1 x not valid JSON, first "), HasSubstr("y.jsonl:2:10")));
 }
 
 TEST_F(OpenData, ConfigurationsThatCannotBe) {

@@ -226,12 +226,12 @@ TEST_F(Trace, IsRefusedBeforeTheRunWhereItCannotBe) {
   try {
     run();
     FAIL();
-  } catch (const FileError& error) {
+  } catch (const ConfigurationError& error) {
     EXPECT_THAT(error.what(), HasSubstr("--trace: "));
     EXPECT_THAT(error.what(), HasSubstr("No such file"));
   }
   request_.path = folder_.string();
-  EXPECT_THROW(run(), FileError) << "a folder";
+  EXPECT_THROW(run(), ConfigurationError) << "a folder";
   EXPECT_FALSE(recorder_.plan.has_value()) << "nothing was begun";
 }
 
