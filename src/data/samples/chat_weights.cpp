@@ -70,7 +70,7 @@ class Weigher {
     const bool has_completion = conversation_.completion_begin >= 0;
     for (size_t i = turns(); i-- > 0;) {
       const Turn& turn = conversation_.turns[i];
-      if (train_on_ == TrainOn::kAll) {
+      if (train_on_ == TrainOn::kAll) {  // NOLINT(bugprone-branch-clone): each reason to train stands for itself
         take(i);
       } else if (!turn.is_assistant) {
         if (turn.has_weight && turn.weight > 0.0f) {

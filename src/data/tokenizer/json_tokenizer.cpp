@@ -63,7 +63,7 @@ BpeModel make_model(TokenizerFile& file, const std::string& where) {
   settings.fuse_unknown = model.flag("fuse_unk", false);
   settings.byte_fallback = model.flag("byte_fallback", false);
   settings.ignore_merges = model.flag("ignore_merges", false);
-  return {std::move(file.vocabulary), file.merges, std::move(settings), where + ": model"};
+  return {file.vocabulary, file.merges, std::move(settings), where + ": model"};
 }
 
 class JsonTokenizer : public Tokenizer {
