@@ -1,11 +1,7 @@
 // The built program, called as people call it.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,69 +12,12 @@
 #include <thread>
 #include <vector>
 
+#include "cli/program_testing.h"
 #include "cli/test_folder.h"
 #include "train/recipe_options.h"
 
 namespace ithaca {
 namespace {
-
-struct Outcome {
-  int status = -1;
-  std::string out;
-  std::string err;
-};
-
-// A program that runs, its output going to files of `folder`.
-class RunningProgram {
- public:
-  RunningProgram(const TestFolder& folder, const std::vector<std::string>& arguments) : folder_(folder) {
-    std::vector<std::string> words = {ITHACA_PROGRAM};
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    std::vector<char*> pointers;
-    for (std::string& word : words) pointers.push_back(word.data());
-    pointers.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    const std::string out = folder.path("stdout");
-    const std::string err = folder.path("stderr");
-    posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (posix_spawn(&process_, ITHACA_PROGRAM, &actions, nullptr, pointers.data(), environ) != 0) process_ = -1;
-    posix_spawn_file_actions_destroy(&actions);
-  }
-  RunningProgram(const RunningProgram&) = delete;
-  RunningProgram& operator=(const RunningProgram&) = delete;
-  ~RunningProgram() {
-    if (process_ > 0) {
-      kill(process_, SIGKILL);
-      waitpid(process_, nullptr, 0);
-    }
-  }
-
-  void signal(int number) const { kill(process_, number); }
-
-  // Waits for its end.
-  Outcome finish() {
-    int wait_status = 0;
-    Outcome outcome;
-    if (process_ > 0 && waitpid(process_, &wait_status, 0) == process_ && WIFEXITED(wait_status)) {
-      outcome.status = WEXITSTATUS(wait_status);
-    }
-    process_ = -1;
-    outcome.out = folder_.read("stdout");
-    outcome.err = folder_.read("stderr");
-    return outcome;
-  }
-
- private:
-  const TestFolder& folder_;
-  pid_t process_ = -1;
-};
-
-Outcome call(const TestFolder& folder, const std::vector<std::string>& arguments) {
-  return RunningProgram(folder, arguments).finish();
-}
 
 // A folder with a recipe for a tiny random model on a short text.
 class ProgramTest : public testing::Test {
@@ -97,9 +36,9 @@ class ProgramTest : public testing::Test {
                                 folder_.path("run") + "\noptim:\n  learning_rate: 1e-2\n");
   }
 
-  Outcome train(std::vector<std::string> more = {}) const {
+  ProgramOutcome train(std::vector<std::string> more = {}) const {
     more.insert(more.begin(), {"train", recipe_});
-    return call(folder_, more);
+    return run_ithaca(more);
   }
 
   TestFolder folder_;
@@ -107,17 +46,17 @@ class ProgramTest : public testing::Test {
 };
 
 TEST_F(ProgramTest, VersionAndHelp) {
-  const Outcome version = call(folder_, {"--version"});
+  const ProgramOutcome version = run_ithaca({"--version"});
   EXPECT_EQ(version.status, 0);
   EXPECT_THAT(version.out, testing::MatchesRegex("ithaca [0-9]+\\.[0-9]+\\.[0-9]+\n"));
-  const Outcome help = call(folder_, {"--help"});
+  const ProgramOutcome help = run_ithaca({"--help"});
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.out, testing::AllOf(testing::HasSubstr("train"), testing::HasSubstr("inspect")));
-  const Outcome train_help = call(folder_, {"train", "--help"});
+  const ProgramOutcome train_help = run_ithaca({"train", "--help"});
   EXPECT_EQ(train_help.status, 0);
   EXPECT_THAT(train_help.out, testing::AllOf(testing::HasSubstr("--set OPTION"), testing::HasSubstr("parallel.sp_size"),
                                              testing::HasSubstr("Examples:")));
-  EXPECT_EQ(call(folder_, {"help", "train"}).out, train_help.out);
+  EXPECT_EQ(run_ithaca({"help", "train"}).out, train_help.out);
 }
 
 TEST_F(ProgramTest, HelpOfACommandIsItsOwn) {
@@ -128,7 +67,7 @@ TEST_F(ProgramTest, HelpOfACommandIsItsOwn) {
                                                           {"bench", "gemm"}};
   for (std::vector<std::string> words : commands) {
     words.emplace_back("--help");
-    const Outcome help = call(folder_, words);
+    const ProgramOutcome help = run_ithaca(words);
     EXPECT_EQ(help.status, 0);
     EXPECT_THAT(help.out, testing::Not(testing::HasSubstr("source <(ithaca completion bash) completion"))) << words[0];
     for (const char* type : {"TEXT", "INT", "FLOAT", "NONNEGATIVE", "POSITIVE"}) {
@@ -139,7 +78,7 @@ TEST_F(ProgramTest, HelpOfACommandIsItsOwn) {
 
 // A flag that other programs' names are told to use is one that there is.
 TEST_F(ProgramTest, ForeignNamesPointToFlagsThatThereAre) {
-  const Outcome help = call(folder_, {"train", "--help"});
+  const ProgramOutcome help = run_ithaca({"train", "--help"});
   for (const ForeignOption& foreign : recipe_table().catalog().foreign()) {
     const std::string flag = foreign.ours.substr(0, foreign.ours.find(' '));
     if (!flag.starts_with("--")) continue;
@@ -175,7 +114,7 @@ TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
       {{"bench", "step", "--phase"}, "did you mean --phases?"},
   };
   for (const auto& [arguments, message] : cases) {
-    const Outcome outcome = call(folder_, arguments);
+    const ProgramOutcome outcome = run_ithaca(arguments);
     EXPECT_EQ(outcome.status, 2) << message;
     EXPECT_THAT(outcome.err, testing::StartsWith("ithaca: error: ")) << message;
     EXPECT_THAT(outcome.err, testing::HasSubstr(message));
@@ -188,14 +127,14 @@ TEST_F(ProgramTest, RecipeErrorsNameFileLineAndColumn) {
   const std::string path = folder_.write("bad.yaml",
                                          "model:\n  path: model\nparallel:\n  sp_sise: 4\n"
                                          "data: {train: text.txt}\ntrain: {output_dir: run}\n");
-  const Outcome outcome = call(folder_, {"train", path});
+  const ProgramOutcome outcome = run_ithaca({"train", path});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.err, "ithaca: error: " + path +
                              ":4:3: section \"parallel\" has no option \"sp_sise\"; did you mean \"sp_size\"?\n");
 }
 
 TEST_F(ProgramTest, FilesThatAreNotThereEndWithTwo) {
-  EXPECT_EQ(call(folder_, {"train", folder_.path("missing.yaml")}).status, 2);
+  EXPECT_EQ(run_ithaca({"train", folder_.path("missing.yaml")}).status, 2);
   const std::string missing = folder_.path("missing");
   const std::string page = folder_.path("missing/page.html");
   const std::vector<std::vector<std::string>> commands = {{"inspect", missing},
@@ -208,19 +147,19 @@ TEST_F(ProgramTest, FilesThatAreNotThereEndWithTwo) {
                                                           {"options", "--migrating", missing},
                                                           {"train", recipe_, "--trace", page}};
   for (const std::vector<std::string>& command : commands) {
-    const Outcome outcome = call(folder_, command);
+    const ProgramOutcome outcome = run_ithaca(command);
     EXPECT_EQ(outcome.status, 2) << command.front() << ": " << outcome.err;
     EXPECT_THAT(outcome.err, testing::HasSubstr(missing)) << command.front();
     EXPECT_THAT(outcome.err, testing::Not(testing::HasSubstr(".partial"))) << command.front();
   }
-  const Outcome data = train({"--set", "data.train=" + folder_.path("missing.txt")});
+  const ProgramOutcome data = train({"--set", "data.train=" + folder_.path("missing.txt")});
   EXPECT_EQ(data.status, 2);
   EXPECT_THAT(data.err, testing::HasSubstr("missing.txt"));
   EXPECT_FALSE(folder_.has("run/export"));
 }
 
 TEST_F(ProgramTest, ARunEndsWithAnExportThatInspectReads) {
-  const Outcome outcome = train();
+  const ProgramOutcome outcome = train();
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   EXPECT_THAT(outcome.out, testing::HasSubstr("step 3/3"));
@@ -229,39 +168,39 @@ TEST_F(ProgramTest, ARunEndsWithAnExportThatInspectReads) {
                            "run/export/model.safetensors"}) {
     EXPECT_TRUE(folder_.has(name)) << name;
   }
-  const Outcome model = call(folder_, {"inspect", folder_.path("run/export")});
+  const ProgramOutcome model = run_ithaca({"inspect", folder_.path("run/export")});
   EXPECT_EQ(model.status, 0);
   EXPECT_THAT(model.out, testing::HasSubstr("family       llama"));
   EXPECT_THAT(model.out, testing::HasSubstr("unsupported  nothing"));
-  const Outcome run = call(folder_, {"inspect", folder_.path("run")});
+  const ProgramOutcome run = run_ithaca({"inspect", folder_.path("run")});
   EXPECT_EQ(run.status, 0);
   EXPECT_THAT(run.out, testing::HasSubstr("steps        3\n"));
 
-  const Outcome again = train();
+  const ProgramOutcome again = train();
   EXPECT_EQ(again.status, 2);
   EXPECT_THAT(again.err, testing::HasSubstr("holds another run"));
   EXPECT_EQ(train({"--overwrite", "--quiet"}).out, "");
 
   // The resolved configuration is a recipe of the same run.
   const std::string metrics = folder_.read("run/metrics.jsonl");
-  const Outcome repeated =
-      call(folder_, {"train", folder_.path("run/config.yaml"), "--set", "train.output_dir=" + folder_.path("second")});
+  const ProgramOutcome repeated =
+      run_ithaca({"train", folder_.path("run/config.yaml"), "--set", "train.output_dir=" + folder_.path("second")});
   EXPECT_EQ(repeated.status, 0) << repeated.err;
   const auto first_loss = [](const std::string& text) { return text.substr(0, text.find("learning_rate")); };
   EXPECT_EQ(first_loss(folder_.read("second/metrics.jsonl")), first_loss(metrics));
 }
 
 TEST_F(ProgramTest, SigtermStopsAfterTheStepAndEndsWithThree) {
-  RunningProgram running(folder_, {"train", recipe_, "--set", "train.max_steps=1000000"});
+  StartedProgram running({ITHACA_PROGRAM, "train", recipe_, "--set", "train.max_steps=1000000"});
   for (int i = 0; i < 600 && folder_.read("run/metrics.jsonl").empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   running.signal(SIGTERM);
-  const Outcome outcome = running.finish();
+  const ProgramOutcome outcome = running.finish();
   EXPECT_EQ(outcome.status, 3) << outcome.err;
   EXPECT_THAT(outcome.out, testing::HasSubstr("Stopped by SIGTERM after "));
   EXPECT_TRUE(folder_.has("run/export/model.safetensors"));
-  const Outcome inspected = call(folder_, {"inspect", folder_.path("run")});
+  const ProgramOutcome inspected = run_ithaca({"inspect", folder_.path("run")});
   EXPECT_THAT(inspected.out, testing::HasSubstr(" of 1,000,000: stopped by SIGTERM\n"));
 }
 
