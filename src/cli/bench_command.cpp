@@ -7,6 +7,7 @@
 #include <cmath>
 #include <ostream>
 
+#include "base/choice.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/hugging_face.h"
@@ -94,13 +95,9 @@ int bench_step(const BenchArguments& arguments, const BackendChoice& backend, st
   benchmark.tokens = tokens_or(arguments, backend);
   benchmark.recompute.clear();
   for (const std::string& name : arguments.recompute) {
-    bool known = false;
-    for (const RecomputePolicy policy : {RecomputePolicy::none, RecomputePolicy::attention, RecomputePolicy::full}) {
-      if (recompute_policy_name(policy) != name) continue;
-      benchmark.recompute.push_back(policy);
-      known = true;
-    }
-    if (!known) throw ConfigurationError(fmt::format("--recompute: '{}' is not one of none, attention, full", name));
+    benchmark.recompute.push_back(
+        parse_choice("--recompute", name, {RecomputePolicy::none, RecomputePolicy::attention, RecomputePolicy::full},
+                     recompute_policy_name));
   }
   benchmark.mean_document = arguments.documents;
   benchmark.ranks = arguments.ranks;

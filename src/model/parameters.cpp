@@ -94,8 +94,9 @@ ParameterSpec single(const char* name, const Extents& extents, UnitId unit, Init
 
 }  // namespace
 
-float attention_scale(const ModelDescription& model) {
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(model.head_size)));
+HeadShape attention_heads(const ModelDescription& model) {
+  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(model.head_size)));
+  return {model.query_heads, model.key_heads, model.head_size, model.head_size, scale};
 }
 
 std::vector<ParameterSpec> parameter_specs(const ModelDescription& model) {

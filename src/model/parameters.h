@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "attention/schedule.h"
 #include "model/description.h"
 #include "model/parameter_store.h"
 
@@ -41,8 +42,8 @@ struct HeadParameters {
   int weight = -1;
 };
 
-// What scores are multiplied with before the softmax: 1 / sqrt(head size).
-float attention_scale(const ModelDescription& model);
+// The heads of every attention layer; scores are multiplied with 1 / sqrt(head size) before the softmax.
+HeadShape attention_heads(const ModelDescription& model);
 
 // All parameters in unit order, Hugging Face names. With a tied head there is no lm_head.weight.
 std::vector<ParameterSpec> parameter_specs(const ModelDescription& model);

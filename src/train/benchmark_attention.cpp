@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "comm/thread_ranks.h"
 #include "train/benchmark.h"
+#include "train/benchmark_tensors.h"
 #include "train/step.h"
 #include "train/verify.h"
 
@@ -46,31 +47,14 @@ class LayerTensors {
 
  private:
   const Tensor& make(Buffer& buffer, DType dtype, const Extents& extents, bool fill) {
-    Stream& stream = backend_.compute_stream();
-    buffer =
-        backend_.arena(Tier::device).allocate("attention benchmark", MemoryClass::workspace, dtype, extents, stream);
-    if (!fill) return buffer.tensor();
-    // Uniform in [-1, 1), one row for all tokens but shifted by the token's number.
-    const int64_t count = extents.product();
-    constexpr int64_t kPeriod = 65521;
-    std::vector<float> values(static_cast<size_t>(kPeriod));
-    for (float& value : values) {
-      state_ = state_ * 1664525u + 1013904223u;
-      value = static_cast<float>(state_ >> 8) * 0x1p-23f - 1.0f;
-    }
-    const Buffer block = backend_.arena(Tier::device)
-                             .allocate("random numbers", MemoryClass::workspace, DType::float32, {kPeriod}, stream);
-    backend_.copy_from_host(stream, std::as_bytes(std::span(values)), block.tensor());
-    const Tensor flat = buffer.tensor().reshape({count});
-    for (int64_t begin = 0; begin < count; begin += kPeriod) {
-      const int64_t part = std::min(kPeriod, count - begin);
-      backend_.copy(stream, {block.tensor().slice(0, 0, part), flat.slice(0, begin, begin + part)});
-    }
+    buffer = backend_.arena(Tier::device)
+                 .allocate("attention benchmark", MemoryClass::workspace, dtype, extents, backend_.compute_stream());
+    if (fill) fill_random(backend_, buffer.tensor(), ++seed_);
     return buffer.tensor();
   }
 
   Backend& backend_;
-  uint32_t state_ = 1;
+  uint32_t seed_ = 0;
   Buffer query_, key_, value_, output_, log_sum_exp_, doutput_, dquery_, dkey_, dvalue_;
 };
 

@@ -4,6 +4,7 @@
 
 #include "comm/thread_ranks.h"
 #include "train/benchmark.h"
+#include "train/benchmark_tensors.h"
 
 namespace ithaca {
 
@@ -27,25 +28,10 @@ double seconds_of(Backend& backend, const Gemm& gemm, double least_seconds) {
   return std::min(run(repetitions), run(repetitions)) / static_cast<double>(repetitions);
 }
 
-// Matrices of small random numbers: zeros would run faster than real ones on a GPU, whose clock follows its power.
 Buffer random_matrix(Backend& backend, const char* name, DType dtype, int64_t rows, int64_t columns) {
-  constexpr int64_t kPeriod = 65521;  // prime, so that rows differ
-  Stream& stream = backend.compute_stream();
-  std::vector<float> values(static_cast<size_t>(kPeriod));
-  uint32_t state = 1;
-  for (float& value : values) {
-    state = state * 1664525u + 1013904223u;
-    value = static_cast<float>(state >> 8) * 0x1p-23f - 1.0f;
-  }
-  Arena& arena = backend.arena(Tier::device);
-  Buffer matrix = arena.allocate(name, MemoryClass::workspace, dtype, {rows, columns}, stream);
-  const Buffer block = arena.allocate("random numbers", MemoryClass::workspace, DType::float32, {kPeriod}, stream);
-  backend.copy_from_host(stream, std::as_bytes(std::span(values)), block.tensor());
-  const Tensor flat = matrix.tensor().reshape({rows * columns});
-  for (int64_t begin = 0; begin < rows * columns; begin += kPeriod) {
-    const int64_t count = std::min(kPeriod, rows * columns - begin);
-    backend.copy(stream, {block.tensor().slice(0, 0, count), flat.slice(0, begin, begin + count)});
-  }
+  Buffer matrix = backend.arena(Tier::device)
+                      .allocate(name, MemoryClass::workspace, dtype, {rows, columns}, backend.compute_stream());
+  fill_random(backend, matrix.tensor());
   return matrix;
 }
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
-#include <optional>
 
 #include "attention/auto_schedule.h"
+#include "base/choice.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "comm/thread_ranks.h"
@@ -57,29 +57,23 @@ struct PlannedRow {
   AutoScheduleChoice choice;
 };
 
-template <typename Choice>
-std::optional<Choice> given_choice(const char* option, const std::string& text, std::initializer_list<Choice> choices,
-                                   std::string_view (*name)(Choice)) {
-  if (text == "auto") return std::nullopt;
-  for (const Choice choice : choices) {
-    if (name(choice) == text) return choice;
-  }
-  throw ConfigurationError(fmt::format("{}: '{}' is not known", option, text));
-}
-
 AutoScheduleChoice choose(const StepBenchmark& benchmark, int64_t tokens) {
   const ModelDescription& model = benchmark.model;
   AutoScheduleRequest request;
-  request.heads = {model.query_heads, model.key_heads, model.head_size, model.head_size, attention_scale(model)};
+  request.heads = attention_heads(model);
   request.element_bytes = element_size(benchmark.backend.compute_dtype);
   request.tokens = tokens;
   request.mean_document_tokens = benchmark.mean_document;
   request.cp_size = benchmark.ranks;
-  request.kind = given_choice(
-      "--schedule", benchmark.schedule,
-      {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}, schedule_name);
-  request.layout =
-      given_choice("--layout", benchmark.layout, {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
+  if (benchmark.schedule != "auto") {
+    request.kind = parse_choice(
+        "--schedule", benchmark.schedule,
+        {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}, schedule_name);
+  }
+  if (benchmark.layout != "auto") {
+    request.layout =
+        parse_choice("--layout", benchmark.layout, {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
+  }
   if (benchmark.ulysses_size > 0) request.ulysses_size = static_cast<int>(benchmark.ulysses_size);
   if (benchmark.ring_size > 0) request.ring_size = static_cast<int>(benchmark.ring_size);
   return choose_schedule(request);
@@ -166,7 +160,7 @@ class StepMeasurement {
     }
     const double exposed = rank.backend().exposed_wait_seconds() - wait_before;
     const int64_t sent = rank.mesh().total_bytes_sent() - sent_before;
-    const MemoryUsage memory = largest_peak(rank);
+    const MemoryUsage memory = gather_peak(rank, false).largest;
     if (benchmark_.phases) {
       StepTrace trace(rank.backend());
       trace.begin();
@@ -185,20 +179,6 @@ class StepMeasurement {
     row.flops_per_second_per_device = row.flops / row.seconds / result_.devices;
     row.peak_share = result_.gemm_peak > 0.0 ? row.flops_per_second_per_device / result_.gemm_peak : 0.0;
     on_row_(row);
-  }
-
-  static MemoryUsage largest_peak(TrainingRank& rank) {
-    const MemoryUsage& own = rank.backend().arena(Tier::device).usage();
-    std::vector<int64_t> values = {own.peak};
-    values.insert(values.end(), own.peak_by_class.begin(), own.peak_by_class.end());
-    const std::vector<int64_t> all = gather_values(rank.mesh().world(), rank.backend(), values);
-    MemoryUsage largest;
-    for (size_t first = 0; first < all.size(); first += values.size()) {
-      if (all[first] <= largest.peak) continue;
-      largest.peak = all[first];
-      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(first) + 1, kMemoryClasses, largest.peak_by_class.begin());
-    }
-    return largest;
   }
 
   const StepBenchmark& benchmark_;

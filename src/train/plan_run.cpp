@@ -9,6 +9,7 @@
 
 #include "attention/auto_schedule.h"
 #include "backend/cpu/address_space.h"
+#include "base/choice.h"
 #include "base/text.h"
 #include "model/parameters.h"
 #include "train/context_curriculum.h"
@@ -17,16 +18,6 @@
 namespace ithaca {
 
 namespace {
-
-template <typename Choice, typename Name>
-Choice parse_choice(const char* option, const std::string& text, std::initializer_list<Choice> choices, Name name) {
-  std::string known;
-  for (const Choice choice : choices) {
-    if (name(choice) == text) return choice;
-    known += (known.empty() ? "" : ", ") + std::string(name(choice));
-  }
-  throw ConfigurationError(fmt::format("{}: '{}' is not one of {}", option, text, known));
-}
 
 // Errors about a file say which option named it.
 std::unique_ptr<Dataset> open_naming(const std::string& option, const Recipe& recipe,
@@ -91,7 +82,7 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
     request.layout = parse_choice("parallel.layout", recipe.parallel.layout,
                                   {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
   }
-  request.heads = {model.query_heads, model.key_heads, model.head_size, model.head_size, attention_scale(model)};
+  request.heads = attention_heads(model);
   request.element_bytes = element_size(backend.compute_dtype);
   const DatasetSummary& data = dataset.summary();
   request.tokens = data.longest_sequence * recipe.train.micro_batch_size;

@@ -1,6 +1,8 @@
 #include "train/rank.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "backend/tracing_backend.h"
 #include "model/parameters.h"
@@ -32,13 +34,7 @@ TrainingRank::TrainingRank(ThreadRank& rank, const ModelDescription& model, cons
   backend_->arena(Tier::device).advise([options](const MemoryUsage& usage) { return memory_advice(options, usage); });
   mesh_ = std::make_unique<Mesh>(rank.connect(*backend_), options.mesh);
 
-  HeadShape heads;
-  heads.query_heads = model.query_heads;
-  heads.key_heads = model.key_heads;
-  heads.key_size = model.head_size;
-  heads.value_size = model.head_size;
-  heads.scale = attention_scale(model);
-  schedule_ = make_schedule(options.schedule, options.layout, heads, *backend_, *mesh_);
+  schedule_ = make_schedule(options.schedule, options.layout, attention_heads(model), *backend_, *mesh_);
   parameters_ = std::make_unique<ReplicatedParameters>(parameter_specs(model), *backend_, *mesh_);
   optimizer_ = std::make_unique<AdamWOptimizer>(options.optimizer, *parameters_, *backend_);
   use_model_options(options.model);
@@ -54,6 +50,22 @@ void TrainingRank::use_model_options(const ModelOptions& options) {
 BatchPosition TrainingRank::batch_position() const {
   const MeshCoordinates& at = mesh_->coordinates();
   return {mesh_->dp_rank(), at.ring, mesh_->sizes().ring, at.ulysses, mesh_->sizes().ulysses, options_.layout};
+}
+
+GatheredPeak gather_peak(TrainingRank& rank, bool flag) {
+  const MemoryUsage& own = rank.backend().arena(Tier::device).usage();
+  std::vector<int64_t> values = {flag ? 1 : 0, own.peak};
+  values.insert(values.end(), own.peak_by_class.begin(), own.peak_by_class.end());
+  const std::vector<int64_t> all = gather_values(rank.mesh().world(), rank.backend(), values);
+  GatheredPeak result;
+  for (size_t first = 0; first < all.size(); first += values.size()) {
+    result.any_flag = result.any_flag || all[first] != 0;
+    if (all[first + 1] <= result.largest.peak) continue;
+    result.largest.peak = all[first + 1];
+    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(first) + 2, kMemoryClasses,
+                result.largest.peak_by_class.begin());
+  }
+  return result;
 }
 
 }  // namespace ithaca

@@ -65,4 +65,12 @@ class TrainingRank {
   std::unique_ptr<TrainingStep> step_;
 };
 
+// The memory of the rank that uses most, and whether `flag` is set on any rank: the same on every rank. Blocking; all
+// ranks call it together.
+struct GatheredPeak {
+  MemoryUsage largest;  // peaks only
+  bool any_flag = false;
+};
+GatheredPeak gather_peak(TrainingRank& rank, bool flag);
+
 }  // namespace ithaca

@@ -132,7 +132,10 @@ class RankRun {
     metrics.valid_tokens = batch.valid_tokens;
     metrics.skipped = outcome.skipped;
     metrics.exposed_wait_seconds = rank_.backend().exposed_wait_seconds() - wait_before;
-    const bool stop = gather_memory(metrics.memory);
+    // Whether any rank was asked to stop: all agree.
+    const GatheredPeak peak = gather_peak(rank_, shared_.stop.load());
+    const bool stop = peak.any_flag;
+    metrics.memory = peak.largest;
     metrics.step_seconds = seconds_since(start);
     metrics.tokens_per_second = static_cast<double>(batch.tokens) / std::max(metrics.step_seconds, 1e-9);
     if (speaks_) record(metrics);
@@ -168,22 +171,6 @@ class RankRun {
     if (!speaks_) return;
     shared_.trace_file->finish();
     observer_.on_trace({shared_.trace.path, shared_.trace.first_step, step, trace_->table()});
-  }
-
-  // The memory of the rank that uses most; and whether any rank was asked to stop.
-  bool gather_memory(MemoryUsage& largest) {
-    const MemoryUsage& own = rank_.backend().arena(Tier::device).usage();
-    std::vector<int64_t> values = {shared_.stop.load() ? 1 : 0, own.peak};
-    values.insert(values.end(), own.peak_by_class.begin(), own.peak_by_class.end());
-    const std::vector<int64_t> all = gather_values(rank_.mesh().world(), rank_.backend(), values);
-    bool stop = false;
-    for (size_t first = 0; first < all.size(); first += values.size()) {
-      stop = stop || all[first] != 0;
-      if (all[first + 1] <= largest.peak) continue;
-      largest.peak = all[first + 1];
-      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(first) + 2, kMemoryClasses, largest.peak_by_class.begin());
-    }
-    return stop;
   }
 
   void record(StepMetrics& metrics) {
