@@ -193,9 +193,7 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
     out << fmt::format("{:>9} {:<20} {:>10.3f} {:>9.3f} {:>10.3f} {:>9.3f} {:>7.1f}% {:>7.1f}% {:>8.1f}% {:>10}\n",
                        row.tokens, row.schedule, 1e3 * row.forward_seconds, tera(row.forward_flops_per_second),
                        1e3 * row.backward_seconds, tera(row.backward_flops_per_second), 100.0 * row.forward_efficiency,
-                       100.0 * row.efficiency,
-                       100.0 * row.exposed_wait_seconds / (row.forward_seconds + row.backward_seconds),
-                       format_bytes(row.bytes_sent))
+                       100.0 * row.efficiency, 100.0 * row.exposed_share, format_bytes(row.bytes_sent))
         << std::flush;
   });
   out << "TFLOP/s of one device on the visible pairs; forward, both: one rank's time / (devices x this time); exposed: "

@@ -104,7 +104,7 @@ struct AttentionBenchmarkRow {
   double backward_flops_per_second = 0.0;  // 2.5 times the forward's operations
   double forward_efficiency = 0.0;         // one rank's time / (devices x this)
   double efficiency = 0.0;                 // the same of forward and backward together
-  double exposed_wait_seconds = 0.0;       // of rank 0, one forward and backward
+  double exposed_share = 0.0;              // of one forward and backward: rank 0's compute waits
   int64_t bytes_sent = 0;                  // by rank 0, one forward and backward
   std::string failure;
 };

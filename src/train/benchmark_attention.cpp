@@ -115,18 +115,19 @@ AttentionBenchmarkRow measure(const AttentionBenchmark& benchmark, int64_t token
       const double wait_before = backend->exposed_wait_seconds();
       const int64_t sent_before = mesh.total_bytes_sent();
       mesh.world().barrier();
+      const auto start = Clock::now();
       forward();
       backward();
       backend->finish(backend->record(backend->compute_stream()));
       const int64_t sent = mesh.total_bytes_sent() - sent_before;
-      const double exposed = backend->exposed_wait_seconds() - wait_before;
+      const double exposed_share = (backend->exposed_wait_seconds() - wait_before) / seconds_since(start);
       mesh.world().barrier();
       if (thread.rank() != 0) return;
       row.forward_seconds = forward_seconds;
       row.backward_seconds = backward_seconds;
       row.forward_flops_per_second = forward_flops / forward_seconds / devices;
       row.backward_flops_per_second = 2.5 * forward_flops / backward_seconds / devices;
-      row.exposed_wait_seconds = exposed;
+      row.exposed_share = exposed_share;
       row.bytes_sent = sent;
     });
   } catch (const OutOfMemoryError& error) {
