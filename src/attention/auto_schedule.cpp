@@ -21,11 +21,13 @@ struct Candidate {
   ScheduleSizes sizes;
   Layout layout;
   std::string layout_reason;
-  double price = 0.0;         // bytes' worth of time of the busiest rank: attention + exposed
-  double attention = 0.0;     // of it, what it computes
-  double exposed = 0.0;       // of it, the communication that nothing hides
+  // Bytes' worth of time of the busiest rank: what it computes, and the communication that nothing hides.
+  double attention = 0.0;
+  double exposed = 0.0;
   int64_t bytes = 0;          // that the rank which sends most sends, forward and backward
   double heads_excess = 0.0;  // share by which the busiest rank has more query heads than the mean
+
+  double price() const { return attention + exposed; }
 };
 
 // Whether several documents share the axis. A mean a little below the whole axis only says that some sequences are
@@ -70,7 +72,7 @@ void choose_layout(const AutoScheduleRequest& request, Candidate& candidate) {
   }
 }
 
-void price(const AutoScheduleRequest& request, Candidate& candidate) {
+void set_price(const AutoScheduleRequest& request, Candidate& candidate) {
   const ScheduleSizes& sizes = candidate.sizes;
   const HeadShape& heads = request.heads;
   const int ranks = sizes.ulysses_size * sizes.ring_size;
@@ -123,7 +125,6 @@ void price(const AutoScheduleRequest& request, Candidate& candidate) {
   }
   candidate.attention = attention;
   candidate.exposed = exposed;
-  candidate.price = attention + exposed;
 }
 
 std::string name_of(const Candidate& candidate) {
@@ -138,7 +139,7 @@ std::string numbers_of(const Candidate& candidate) {
   const auto size = [](double bytes) {
     return format_bytes(static_cast<int64_t>(std::llround(std::min(bytes, 9e18))));
   };
-  std::string text = fmt::format("cost {} (attention {}, waiting {}), {} sent", size(candidate.price),
+  std::string text = fmt::format("cost {} (attention {}, waiting {}), {} sent", size(candidate.price()),
                                  size(candidate.attention), size(candidate.exposed), format_bytes(candidate.bytes));
   if (candidate.heads_excess > 0.005) {
     text += fmt::format(", busiest rank {:.0f}% above the mean in heads", 100.0 * candidate.heads_excess);
@@ -211,12 +212,12 @@ AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
     Candidate candidate;
     candidate.sizes = sizes;
     choose_layout(request, candidate);
-    price(request, candidate);
+    set_price(request, candidate);
     candidates.push_back(candidate);
   }
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& left, const Candidate& right) {
-    return std::tuple(left.price, left.bytes, -left.sizes.ulysses_size) <
-           std::tuple(right.price, right.bytes, -right.sizes.ulysses_size);
+    return std::tuple(left.price(), left.bytes, -left.sizes.ulysses_size) <
+           std::tuple(right.price(), right.bytes, -right.sizes.ulysses_size);
   });
   const Candidate& best = candidates.front();
   AutoScheduleChoice choice{best.sizes, best.layout, ""};
@@ -234,8 +235,7 @@ AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
     }
     choice.reason += fmt::format(
         " The others cost more ({}). Cost is the time of one layer on the busiest rank, as the bytes that it could "
-        "send "
-        "meanwhile.",
+        "send meanwhile.",
         others);
   } else if (possible.size() == 1) {
     choice.reason += " The sizes leave nothing else.";
