@@ -10,6 +10,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/utf8.h"
+
 namespace ithaca {
 
 namespace {
@@ -69,9 +71,8 @@ size_t Terminal::width() {
 void Terminal::live(const std::string& text) {
   if (!style_.live) return;
   // The last column stays free: some terminals wrap as soon as it is filled. A character of several bytes stays whole.
-  size_t size = std::min(text.size(), std::max<size_t>(width(), 1) - 1);
-  while (size > 0 && size < text.size() && (static_cast<unsigned char>(text[size]) & 0xC0U) == 0x80U) --size;
-  live_text_ = text.substr(0, size);
+  const size_t size = std::min(text.size(), std::max<size_t>(width(), 1) - 1);
+  live_text_ = text.substr(0, character_begin(text, size));
   out_ << '\r' << live_text_ << "\x1b[K" << std::flush;
 }
 

@@ -9,35 +9,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "train/report_assets.h"
 
 namespace ithaca {
 
 namespace {
-
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";
-
-// Bytes of the UTF-8 sequence at the beginning of `text`; 0 when there is none (Unicode 15, table 3-7).
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t index) { return static_cast<unsigned char>(text[index]); };
-  const auto follows = [&](size_t index, unsigned low = 0x80, unsigned high = 0xbf) {
-    return index < text.size() && byte(index) >= low && byte(index) <= high;
-  };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
-  if (first >= 0xe0 && first <= 0xef) {
-    const unsigned low = first == 0xe0 ? 0xa0 : 0x80;
-    const unsigned high = first == 0xed ? 0x9f : 0xbf;
-    return follows(1, low, high) && follows(2) ? 3 : 0;
-  }
-  if (first >= 0xf0 && first <= 0xf4) {
-    const unsigned low = first == 0xf0 ? 0x90 : 0x80;
-    const unsigned high = first == 0xf4 ? 0x8f : 0xbf;
-    return follows(1, low, high) && follows(2) && follows(3) ? 4 : 0;
-  }
-  return 0;
-}
 
 std::string number_text(double value, const char* unit = "") {
   return std::isfinite(value) ? fmt::format("{:.4f}{}", value, unit) : "&ndash;";
@@ -319,10 +296,10 @@ std::string html_escape(std::string_view text) {
   std::string escaped;
   escaped.reserve(text.size());
   while (!text.empty()) {
-    const size_t length = utf8_length(text);
+    const auto length = static_cast<size_t>(valid_character_length(text));
     const unsigned char first = static_cast<unsigned char>(text.front());
     if (length == 0) {
-      escaped += kReplacement;
+      escaped += kReplacementCharacter;
       text.remove_prefix(1);
       continue;
     }
@@ -348,7 +325,7 @@ std::string html_escape(std::string_view text) {
         break;
       default:
         if (first < 0x20 || first == 0x7f) {
-          escaped += kReplacement;
+          escaped += kReplacementCharacter;
         } else {
           escaped += text.substr(0, length);
         }

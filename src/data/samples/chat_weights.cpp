@@ -102,12 +102,16 @@ class Weigher {
   // Templates that know no tool calls render such turns without them, and an answer would be trained that is none. The
   // names may stand elsewhere too, so each turn's are marked and looked for in the rendering of that.
   void require_tool_calls() const {
+    std::vector<size_t> calling;
+    for (size_t i = 0; i < turns(); ++i) {
+      const bool is_trained_answer = weights_[i] != 0.0f && conversation_.turns[i].is_assistant;
+      if (is_trained_answer && conversation_.messages[i].contains("tool_calls")) calling.push_back(i);
+    }
+    if (calling.empty()) return;
     Json probe = whole_;
     std::vector<std::string> names(turns());
-    for (size_t i = 0; i < turns(); ++i) {
-      Json& message = probe["messages"][i];
-      if (weights_[i] == 0.0f || !conversation_.turns[i].is_assistant || !message.contains("tool_calls")) continue;
-      for (Json& call : message["tool_calls"]) {
+    for (const size_t i : calling) {
+      for (Json& call : probe["messages"][i]["tool_calls"]) {
         Json* name = name_of_call(call);
         if (name == nullptr) continue;
         names[i] += (names[i].empty() ? "" : ", ") + name->get<std::string>();

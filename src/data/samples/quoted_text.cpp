@@ -3,17 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.h"
+
 namespace ithaca {
-
-namespace {
-
-// The beginning of the character that byte `offset` is in.
-size_t character_begin(std::string_view text, size_t offset) {
-  while (offset > 0 && offset < text.size() && (static_cast<unsigned char>(text[offset]) & 0xC0) == 0x80) --offset;
-  return offset;
-}
-
-}  // namespace
 
 std::string quoted_text(std::string_view text) {
   using Json = nlohmann::json;

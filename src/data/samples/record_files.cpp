@@ -2,13 +2,13 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <map>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/regular_file.h"
+#include "data/samples/record_splitter.h"
 #include "data/samples/records.h"
 
 namespace ithaca {
@@ -17,21 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 5> kEndings = {".jsonl", ".ndjson", ".json", ".txt", ".md"};
+// Of the kinds that record_kind_of() knows.
 constexpr const char* kEndingsText = ".jsonl, .ndjson, .json, .txt, .md, and these followed by .gz or .zst";
 // As many names of files that are left out are spelled out in a note.
 constexpr size_t kNamesInNotes = 5;
-
-bool has_known_ending(std::string_view name) {
-  for (const std::string_view packed : {".gz", ".zst"}) {
-    if (name.ends_with(packed)) {
-      name.remove_suffix(packed.size());
-      break;
-    }
-  }
-  return std::any_of(kEndings.begin(), kEndings.end(),
-                     [name](std::string_view ending) { return name.size() > ending.size() && name.ends_with(ending); });
-}
 
 bool is_pattern(std::string_view part) {
   return part.find_first_of("*?[") != std::string_view::npos;
@@ -137,7 +126,7 @@ class Finder {
         } else {
           walk(path, found, left_out, ancestors);
         }
-      } else if (is_hidden || !has_known_ending(name)) {
+      } else if (is_hidden || record_kind_of(name) == RecordKind::kUnknown) {
         left_out.push_back(path.string());
       } else if (!fs::exists(path, ignored)) {
         throw FileError(path.string() + ": is a link to a file that does not exist");

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "data/samples/utf8.h"
+#include "base/utf8.h"
 
 namespace ithaca {
 
@@ -152,12 +152,12 @@ std::string place_in(const Record& record, int64_t offset) {
 }
 
 void require_utf8(const Record& record) {
-  const std::optional<int64_t> offset = find_invalid_utf8(record.bytes);
-  if (!offset) return;
-  const auto byte = static_cast<unsigned char>(record.bytes[static_cast<size_t>(*offset)]);
+  const int64_t offset = valid_utf8_prefix(record.bytes);
+  if (offset == static_cast<int64_t>(record.bytes.size())) return;
+  const auto byte = static_cast<unsigned char>(record.bytes[static_cast<size_t>(offset)]);
   throw RecordError(
-      place_in(record, *offset),
-      fmt::format("not UTF-8: byte {} of the record is 0x{:02X}; convert the file to UTF-8", *offset, byte),
+      place_in(record, offset),
+      fmt::format("not UTF-8: byte {} of the record is 0x{:02X}; convert the file to UTF-8", offset, byte),
       "not UTF-8");
 }
 

@@ -5,7 +5,6 @@
 
 #include "data/samples/quoted_text.h"
 #include "data/samples/testing_tokenizer.h"
-#include "data/samples/utf8.h"
 #include "data/test_files.h"
 
 namespace ithaca {
@@ -66,21 +65,6 @@ TEST(RecordJson, Nesting) {
   EXPECT_TRUE(parse_embedded_json(nested(kDeepestJson + 1)).is_discarded());
   EXPECT_TRUE(parse_embedded_json("{\"a\": 1, \"a\": 2}").is_discarded());
   EXPECT_EQ(parse_embedded_json("{\"a\": 1}").dump(), "{\"a\":1}");
-}
-
-// The well-formed and ill-formed sequences of the Unicode standard (15.0, tables 3-7 and 3-8).
-TEST(Utf8, WellFormedAndNot) {
-  for (const char* good :
-       {"", "abcdefghijklmnop", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80", "\xEF\xBF\xBF",
-        "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF", "12345678\xC3\xA9"}) {
-    EXPECT_FALSE(find_invalid_utf8(good).has_value()) << good;
-  }
-  for (const char* bad :
-       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80",
-        "\xF5\x80\x80\x80", "\xFF", "\xC3", "\xE2\x82", "\xF0\x9F\x98", "\xC3("}) {
-    EXPECT_EQ(find_invalid_utf8(std::string("0123456789") + bad), 10) << bad;
-    EXPECT_EQ(find_invalid_utf8(bad + std::string("0123456789")), 0) << bad;
-  }
 }
 
 TEST(QuotedText, CutsAtCharacters) {

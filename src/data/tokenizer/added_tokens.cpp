@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/utf8.h"
 #include "data/tokenizer/unicode.h"
 
 namespace ithaca::tokenizer_internal {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "data/tokenizer/unicode.h"
+#include "base/utf8.h"
 
 namespace ithaca::tokenizer_internal {
 
@@ -108,7 +108,7 @@ AlignedText replace_invalid_utf8(const AlignedText& bytes) {
     place += valid;
     if (place == bytes.size()) break;
     const int64_t invalid = invalid_utf8_length(rest.substr(static_cast<size_t>(valid)));
-    edit.replace(place, place + invalid, "\xEF\xBF\xBD");
+    edit.replace(place, place + invalid, kReplacementCharacter);
     place += invalid;
   }
   return edit.finish();

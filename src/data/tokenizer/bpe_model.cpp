@@ -6,8 +6,8 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/tokenizer/byte_level.h"
-#include "data/tokenizer/unicode.h"
 
 namespace ithaca::tokenizer_internal {
 
@@ -23,6 +23,12 @@ std::string byte_spelling(unsigned byte) {
   std::array<char, 8> buffer{};
   std::snprintf(buffer.data(), buffer.size(), "<0x%02X>", byte);
   return buffer.data();
+}
+
+// Another symbol behind the others; the last one's `next` is put right when all are there.
+void push_symbol(std::vector<BpeScratch::Symbol>& symbols, int32_t token, int32_t begin, int32_t end) {
+  const auto index = static_cast<int32_t>(symbols.size());
+  symbols.push_back({token, index - 1, index + 1, begin, end});
 }
 
 }  // namespace
@@ -114,17 +120,13 @@ bool BpeModel::may_cut(char32_t left, char32_t right) const {
 void BpeModel::make_symbol(std::string_view unit, int32_t begin, int32_t end, BpeScratch& scratch,
                            TokenOfWord& unknown) const {
   std::vector<BpeScratch::Symbol>& symbols = scratch.symbols;
-  const auto push = [&](int32_t token, int32_t from, int32_t to) {
-    const auto index = static_cast<int32_t>(symbols.size());
-    symbols.push_back({token, index - 1, index + 1, from, to});
-  };
   const auto push_unknown = [&] {
-    if (unknown.token >= 0) push(unknown.token, unknown.begin, unknown.end);
+    if (unknown.token >= 0) push_symbol(symbols, unknown.token, unknown.begin, unknown.end);
     unknown.token = -1;
   };
   if (const std::optional<int32_t> token = token_id(unit)) {
     push_unknown();
-    push(*token, begin, end);
+    push_symbol(symbols, *token, begin, end);
     return;
   }
   if (settings_.byte_fallback) {
@@ -132,7 +134,7 @@ void BpeModel::make_symbol(std::string_view unit, int32_t begin, int32_t end, Bp
                                  [&](char byte) { return byte_tokens_[static_cast<unsigned char>(byte)] >= 0; });
     if (all) {
       // An unknown token before these comes after them, as in Hugging Face's library.
-      for (const char byte : unit) push(byte_tokens_[static_cast<unsigned char>(byte)], begin, end);
+      for (const char byte : unit) push_symbol(symbols, byte_tokens_[static_cast<unsigned char>(byte)], begin, end);
       return;
     }
   }
@@ -165,8 +167,7 @@ void BpeModel::make_symbols(std::string_view word, bool bytes, BpeScratch& scrat
       const char32_t code_point = bytes ? 0 : first_code_point(word.substr(begin));
       const int32_t token = bytes ? alphabet_tokens_[lead] : token_of_character(code_point);
       if (token >= 0) {
-        const auto index = static_cast<int32_t>(symbols.size());
-        symbols.push_back({token, index - 1, index + 1, static_cast<int32_t>(begin), static_cast<int32_t>(end)});
+        push_symbol(symbols, token, static_cast<int32_t>(begin), static_cast<int32_t>(end));
         begin = end;
         continue;
       }
@@ -182,10 +183,7 @@ void BpeModel::make_symbols(std::string_view word, bool bytes, BpeScratch& scrat
     make_symbol(unit, static_cast<int32_t>(begin), static_cast<int32_t>(end), scratch, unknown);
     begin = end;
   }
-  if (unknown.token >= 0) {
-    const auto index = static_cast<int32_t>(symbols.size());
-    symbols.push_back({unknown.token, index - 1, index + 1, unknown.begin, unknown.end});
-  }
+  if (unknown.token >= 0) push_symbol(symbols, unknown.token, unknown.begin, unknown.end);
   if (!symbols.empty()) symbols.back().next = -1;
 }
 

@@ -1,6 +1,6 @@
 #include "data/tokenizer/component.h"
 
-#include "data/tokenizer/unicode.h"
+#include "base/utf8.h"
 
 namespace ithaca::tokenizer_internal {
 

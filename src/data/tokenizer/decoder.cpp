@@ -1,14 +1,14 @@
 #include "data/tokenizer/decoder.h"
 
-#include <cctype>
+#include <charconv>
 #include <optional>
 #include <utility>
 
+#include "base/utf8.h"
 #include "data/tokenizer/aligned_text.h"
 #include "data/tokenizer/byte_level.h"
 #include "data/tokenizer/component.h"
 #include "data/tokenizer/normalizer.h"
-#include "data/tokenizer/unicode.h"
 
 namespace ithaca::tokenizer_internal {
 
@@ -68,13 +68,11 @@ class Metaspace : public Decoder {
 
 std::optional<char> byte_of_spelling(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
-  int value = 0;
-  for (const char digit : token.substr(3, 2)) {
-    if (std::isxdigit(static_cast<unsigned char>(digit)) == 0) return std::nullopt;
-    const int lower = std::tolower(static_cast<unsigned char>(digit));
-    value = value * 16 + (lower >= 'a' ? lower - 'a' + 10 : lower - '0');
-  }
-  return static_cast<char>(static_cast<unsigned char>(value));
+  const std::string_view digits = token.substr(3, 2);
+  unsigned char value = 0;
+  const char* const end = digits.data() + digits.size();
+  if (std::from_chars(digits.data(), end, value, 16).ptr != end) return std::nullopt;
+  return static_cast<char>(value);
 }
 
 // Runs of <0x..> become characters, or one U+FFFD per byte where they are not UTF-8.
@@ -88,7 +86,7 @@ class ByteFallback : public Decoder {
       if (valid_utf8_prefix(run) == static_cast<int64_t>(run.size())) {
         result.push_back(run);
       } else {
-        result.insert(result.end(), run.size(), "\xEF\xBF\xBD");
+        result.insert(result.end(), run.size(), std::string(kReplacementCharacter));
       }
       run.clear();
     };

@@ -1,10 +1,10 @@
 #include "data/tokenizer/json_tokenizer.h"
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/aligned_text.h"
 #include "data/tokenizer/bpe_model.h"
@@ -15,7 +15,7 @@
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/scratch_pool.h"
 #include "data/tokenizer/tokenizer_file.h"
-#include "data/tokenizer/unicode.h"
+#include "data/tokenizer/vocabulary_tokenizer.h"
 
 namespace ithaca::tokenizer_internal {
 
@@ -23,11 +23,6 @@ namespace {
 
 // What decides ids beside the files: to be raised when the same files give other ids than before.
 constexpr std::string_view kVersion = "tokenizer 1";
-
-struct Scratch {
-  PatternScratch patterns;
-  BpeScratch words;
-};
 
 const Json& member_or_null(const Json& object, const char* key) {
   static const Json null;
@@ -66,21 +61,21 @@ BpeModel make_model(TokenizerFile& file, const std::string& where) {
   return {file.vocabulary, file.merges, std::move(settings), where + ": model"};
 }
 
-class JsonTokenizer : public Tokenizer {
+class JsonTokenizer final : public VocabularyTokenizer {
  public:
   JsonTokenizer(TokenizerFile file, const std::string& where, const TokenizerSettings& settings, uint64_t file_hash)
-      : where_(where),
+      : VocabularyTokenizer(where),
         model_(make_model(file, where)),
         normalizer_(make_normalizer(member_or_null(file.rest, "normalizer"), where + ": normalizer")),
         pre_tokenizers_(member_or_null(file.rest, "pre_tokenizer"), where + ": pre_tokenizer"),
-        surroundings_(make_surroundings(member_or_null(file.rest, "post_processor"), where + ": post_processor")),
-        decoder_(make_decoder(member_or_null(file.rest, "decoder"), where + ": decoder")) {
+        surroundings_(make_surroundings(member_or_null(file.rest, "post_processor"), where + ": post_processor")) {
+    decoder_ = make_decoder(member_or_null(file.rest, "decoder"), where + ": decoder");
     hash_ = hash_bytes(kVersion) ^ file_hash;
     // "truncation" and "padding" are what some program that saved the file had set for its own calls. Hugging Face's
     // transformers switch both off for a plain encode, and text must not be cut unasked.
     read_added_tokens(member_or_null(file.rest, "added_tokens"), settings);
-    end_ = id_of_special(settings.end, settings.end_id);
-    beginning_ = id_of_special(settings.beginning, settings.beginning_id);
+    end_ = special_id(settings.end, settings.end_id);
+    beginning_ = special_id(settings.beginning, settings.beginning_id);
     if (settings.add_beginning || settings.add_end) {
       surroundings_ = {};
       const auto beginning = settings.beginning ? token_id(*settings.beginning) : std::nullopt;
@@ -96,47 +91,21 @@ class JsonTokenizer : public Tokenizer {
   }
 
   Encoding encode(std::string_view given, const EncodeOptions& options) const override;
-  std::string decode(std::span<const int64_t> ids, const DecodeOptions& options) const override;
-
-  int64_t vocabulary_size() const override {
-    return std::max<int64_t>(model_.vocabulary().end(), static_cast<int64_t>(added_.largest_id().value_or(-1)) + 1);
-  }
-  std::optional<int64_t> token_id(std::string_view token) const override {
-    if (const auto id = added_.id_of(token)) return *id;
-    if (const auto id = model_.token_id(token)) return *id;
-    return std::nullopt;
-  }
-  std::string token_text(int64_t id) const override {
-    if (const AddedToken* token = added_.token_of(id)) return token->content;
-    return std::string(model_.vocabulary().spelling(id));
-  }
-  std::optional<int64_t> end_of_text_id() const override { return end_; }
-  std::optional<int64_t> beginning_of_text_id() const override { return beginning_; }
-  uint64_t content_hash() const override { return hash_; }
 
  private:
-  void mix(std::string_view text) { hash_ = (hash_ ^ hash_bytes(text)) * 0x9E3779B97F4A7C15ULL; }
+  int64_t model_size() const override { return model_.vocabulary().end(); }
+  bool model_has(int64_t id) const override { return model_.vocabulary().has(id); }
+  std::optional<int64_t> model_id(std::string_view token) const override { return model_.token_id(token); }
+  std::string model_text(int64_t id) const override { return std::string(model_.vocabulary().spelling(id)); }
+
   void read_added_tokens(const Json& tokens, const TokenizerSettings& settings);
   void add_token(const AddedToken& token);
-  std::optional<int64_t> id_of_special(const std::optional<std::string>& token, std::optional<int64_t> id) const {
-    if (token) {
-      if (const auto found = token_id(*token)) return found;
-    }
-    return id && has_token(*id) ? id : std::nullopt;
-  }
-  bool has_token(int64_t id) const { return added_.token_of(id) != nullptr || model_.vocabulary().has(id); }
 
-  std::string where_;
   BpeModel model_;
   std::unique_ptr<Normalizer> normalizer_;
   PreTokenizerChain pre_tokenizers_;
   Surroundings surroundings_;
-  std::unique_ptr<Decoder> decoder_;
-  AddedTokens added_;
-  std::optional<int64_t> end_;
-  std::optional<int64_t> beginning_;
-  uint64_t hash_ = 0;
-  mutable ScratchPool<Scratch> scratches_;
+  mutable ScratchPool<BpeScratch> words_;
 };
 
 // The id that Hugging Face's library gives: the one that the vocabulary has, else the next free one.
@@ -179,9 +148,9 @@ void JsonTokenizer::read_added_tokens(const Json& tokens, const TokenizerSetting
   }
   added_.finish([this](const std::string& content) {
     if (!normalizer_) return content;
-    auto scratch = scratches_.borrow();
+    auto patterns = patterns_.borrow();
     const AlignedText text(content, 0, false);
-    return std::string(normalizer_->apply(text, scratch->patterns).text());
+    return std::string(normalizer_->apply(text, *patterns).text());
   });
 }
 
@@ -219,7 +188,8 @@ class Collector : public PieceSink, public TokenSink {
 };
 
 Encoding JsonTokenizer::encode(std::string_view given, const EncodeOptions& options) const {
-  auto scratch = scratches_.borrow();
+  auto patterns = patterns_.borrow();
+  auto words = words_.borrow();
   Encoding encoding;
   const auto put = [&](int32_t id, TextSpan span) {
     encoding.ids.push_back(id);
@@ -230,7 +200,7 @@ Encoding JsonTokenizer::encode(std::string_view given, const EncodeOptions& opti
   }
   const AlignedText bytes(given, 0, options.spans);
   const AlignedText text = replace_invalid_utf8(bytes);
-  Collector collector(model_, scratch->words, options.spans, encoding);
+  Collector collector(model_, *words, options.spans, encoding);
   // Between the tokens that are looked for in the text itself, it is normalized, then searched for the others, then cut
   // into pieces.
   const auto take_part = [&](const AddedTokens::Part& part) {
@@ -240,7 +210,7 @@ Encoding JsonTokenizer::encode(std::string_view given, const EncodeOptions& opti
     }
     const AlignedText segment(text, part.span.begin, part.span.end);
     const AlignedText normalized =
-        normalizer_ ? normalizer_->apply(segment, scratch->patterns) : AlignedText(segment, 0, segment.size());
+        normalizer_ ? normalizer_->apply(segment, *patterns) : AlignedText(segment, 0, segment.size());
     const auto take_normalized = [&](const AddedTokens::Part& inner) {
       if (inner.token) {
         put(*inner.token, options.spans ? normalized.origin(inner.span.begin, inner.span.end) : TextSpan());
@@ -250,7 +220,7 @@ Encoding JsonTokenizer::encode(std::string_view given, const EncodeOptions& opti
       const auto [begin, end] = inner.span;
       const Piece piece{normalized.text().substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
                         &normalized, begin, first, false};
-      pre_tokenizers_.split(piece, collector, scratch->patterns);
+      pre_tokenizers_.split(piece, collector, *patterns);
     };
     added_.cut(normalized.text(), true, take_normalized);
   };
@@ -260,31 +230,6 @@ Encoding JsonTokenizer::encode(std::string_view given, const EncodeOptions& opti
     for (const int32_t id : surroundings_.after) put(id, {size, size});
   }
   return encoding;
-}
-
-std::string JsonTokenizer::decode(std::span<const int64_t> ids, const DecodeOptions& options) const {
-  std::vector<std::string> tokens;
-  tokens.reserve(ids.size());
-  for (const int64_t id : ids) {
-    if (!has_token(id)) {
-      throw InputError(where_ + ": there is no token with the id " + std::to_string(id) + "; ids are below " +
-                       std::to_string(vocabulary_size()));
-    }
-    std::string token = token_text(id);
-    if (options.skip_special_tokens && added_.is_special(token)) continue;
-    tokens.push_back(std::move(token));
-  }
-  if (tokens.empty()) return "";
-  std::string text;
-  if (decoder_) {
-    auto scratch = scratches_.borrow();
-    decoder_->apply(tokens, scratch->patterns);
-    for (const std::string& token : tokens) text += token;
-  } else {
-    // Without a decoder nobody knows what the spellings stand for.
-    for (const std::string& token : tokens) text += (text.empty() ? "" : " ") + token;
-  }
-  return text;
 }
 
 }  // namespace

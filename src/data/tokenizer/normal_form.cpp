@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "data/tokenizer/unicode.h"
+#include "base/utf8.h"
 #include "data/tokenizer/unicode_tables.h"
 
 namespace ithaca::tokenizer_internal {
@@ -20,10 +20,7 @@ constexpr size_t kLongestDecomposition = 32;
 
 // Code points that Hugging Face's normalization does not know: nothing happens to them or across them.
 bool is_young(char32_t code_point) {
-  const std::vector<CodePointRange>& ranges = young_to_normalization();
-  const auto range = std::lower_bound(ranges.begin(), ranges.end(), code_point,
-                                      [](const CodePointRange& a, char32_t value) { return a.last < value; });
-  return range != ranges.end() && range->first <= code_point;
+  return find_range(young_to_normalization(), code_point) != nullptr;
 }
 
 // Appends the full decomposition of a code point.

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
 #include "data/tokenizer/byte_level.h"
 #include "data/tokenizer/component.h"
 #include "data/tokenizer/normal_form.h"

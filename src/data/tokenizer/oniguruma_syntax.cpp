@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <iterator>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/tokenizer/unicode.h"
 
 namespace ithaca::tokenizer_internal {
@@ -354,13 +356,10 @@ class Translator {
       if (digits.size() != count) refuse("an unfinished code point");
       place_ += count;
     }
-    char32_t value = 0;
-    if (digits.empty() || digits.size() > 8) refuse("a code point that is none");
-    for (const char digit : digits) {
-      if (std::isxdigit(static_cast<unsigned char>(digit)) == 0) refuse("a code point that is none");
-      const int lower_digit = std::tolower(static_cast<unsigned char>(digit));
-      value = value * 16 + static_cast<char32_t>(lower_digit >= 'a' ? lower_digit - 'a' + 10 : lower_digit - '0');
-    }
+    uint32_t value = 0;
+    const char* const end = digits.data() + digits.size();
+    const bool is_number = std::from_chars(digits.data(), end, value, 16).ptr == end;
+    if (digits.empty() || digits.size() > 8 || !is_number) refuse("a code point that is none");
     if (kind == 'x' && digits.size() <= 2 && value >= 0x80) refuse("a byte that is not a character");
     if (value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) refuse("a code point that is none");
     return value;
@@ -578,7 +577,7 @@ std::string brief_expression(std::string_view expression, size_t place) {
   if (size <= kShownBytes) return "\"" + std::string(expression) + "\"";
   size_t begin = place < kShownBytes / 2 ? 0 : std::min(place - kShownBytes / 2, size - kShownBytes);
   size_t end = begin + kShownBytes;
-  while (begin > 0 && is_continuation(expression[begin])) --begin;
+  begin = character_begin(expression, begin);
   while (end < size && is_continuation(expression[end])) ++end;
   return (begin > 0 ? "\"..." : "\"") + std::string(expression.substr(begin, end - begin)) +
          (end < size ? "...\"" : "\"");

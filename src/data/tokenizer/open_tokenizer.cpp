@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "data/tokenizer/json_tokenizer.h"
 #include "data/tokenizer/sentencepiece_tokenizer.h"
 #include "data/tokenizer/tokenizer.h"
@@ -10,7 +11,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& model_dir
   using namespace tokenizer_internal;
   const std::filesystem::path json = model_directory / "tokenizer.json";
   if (std::filesystem::exists(json)) {
-    return make_json_tokenizer(read_whole_file(json), json.string(), read_tokenizer_settings(model_directory));
+    return make_json_tokenizer(read_regular_file(json.string()), json.string(),
+                               read_tokenizer_settings(model_directory));
   }
   const std::filesystem::path model = model_directory / "tokenizer.model";
   if (std::filesystem::exists(model))

@@ -1,14 +1,13 @@
 #include "data/tokenizer/pattern.h"
 
-#include <algorithm>
 #include <array>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/tokenizer/oniguruma_syntax.h"
-#include "data/tokenizer/unicode.h"
 #include "data/tokenizer/unicode_tables.h"
 
 namespace ithaca::tokenizer_internal {
@@ -54,22 +53,18 @@ const std::vector<bool>& stand_in_blocks() {
 // The text with stand-ins; empty where there is nothing to replace.
 std::string with_stand_ins(std::string_view text) {
   const std::vector<bool>& blocks = stand_in_blocks();
-  const std::vector<StandIn>& ranges = stand_ins();
   std::string result;
   const auto size = static_cast<int64_t>(text.size());
   for (int64_t place = skip_ascii(text, 0); place < size; place = skip_ascii(text, place)) {
     const std::string_view rest = text.substr(static_cast<size_t>(place));
     const int64_t length = utf8_length(rest[0]);
     const char32_t code_point = first_code_point(rest);
-    if (blocks[code_point / 64]) {
-      const auto range = std::lower_bound(ranges.begin(), ranges.end(), code_point,
-                                          [](const StandIn& a, char32_t value) { return a.last < value; });
-      if (range != ranges.end() && range->first <= code_point) {
-        if (result.empty()) result = text;
-        std::string known;
-        append_utf8(known, range->known);
-        result.replace(static_cast<size_t>(place), static_cast<size_t>(length), known);
-      }
+    const StandIn* range = blocks[code_point / 64] ? find_range(stand_ins(), code_point) : nullptr;
+    if (range != nullptr) {
+      if (result.empty()) result = text;
+      std::string known;
+      append_utf8(known, range->known);
+      result.replace(static_cast<size_t>(place), static_cast<size_t>(length), known);
     }
     place += length;
   }

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/utf8.h"
 #include "data/tokenizer/byte_level.h"
 #include "data/tokenizer/component.h"
 #include "data/tokenizer/normalizer.h"

@@ -2,16 +2,16 @@
 
 #include <sentencepiece_processor.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/aligned_text.h"
 #include "data/tokenizer/bpe_tables.h"
 #include "data/tokenizer/component.h"
 #include "data/tokenizer/decoder.h"
-#include "data/tokenizer/unicode.h"
+#include "data/tokenizer/vocabulary_tokenizer.h"
 
 namespace ithaca::tokenizer_internal {
 
@@ -27,10 +27,11 @@ bool is_ascii_word(char letter) {
   return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9');
 }
 
-class SentencePieceTokenizer : public Tokenizer {
+class SentencePieceTokenizer final : public VocabularyTokenizer {
  public:
-  SentencePieceTokenizer(const std::filesystem::path& path, const TokenizerSettings& settings) : where_(path.string()) {
-    const std::string content = read_whole_file(path);
+  SentencePieceTokenizer(const std::filesystem::path& path, const TokenizerSettings& settings)
+      : VocabularyTokenizer(path.string()) {
+    const std::string content = read_regular_file(where_);
     const auto status = processor_.LoadFromSerializedProto(content);
     if (!status.ok()) throw InputError(where_ + ": not a SentencePiece model: " + status.message());
     hash_ = hash_bytes(kVersion) ^ hash_bytes(content);
@@ -45,8 +46,8 @@ class SentencePieceTokenizer : public Tokenizer {
     const Json sequence = {{"type", "Sequence"}, {"decoders", decoders}};
     decoder_ = make_decoder(sequence, where_);
 
-    beginning_ = find_special(settings.beginning, settings.beginning_id, processor_.bos_id());
-    end_ = find_special(settings.end, settings.end_id, processor_.eos_id());
+    beginning_ = or_of_model(special_id(settings.beginning, settings.beginning_id), processor_.bos_id());
+    end_ = or_of_model(special_id(settings.end, settings.end_id), processor_.eos_id());
     // As Llama's tokenizer: <s> before a text unless the configuration says otherwise.
     add_beginning_ = settings.add_beginning.value_or(true) && beginning_;
     add_end_ = settings.add_end.value_or(false) && end_;
@@ -74,52 +75,19 @@ class SentencePieceTokenizer : public Tokenizer {
     return encoding;
   }
 
-  std::string decode(std::span<const int64_t> ids, const DecodeOptions& options) const override {
-    std::vector<std::string> tokens;
-    for (const int64_t id : ids) {
-      if (!has_token(id)) {
-        throw InputError(where_ + ": there is no token with the id " + std::to_string(id) + "; ids are below " +
-                         std::to_string(vocabulary_size()));
-      }
-      std::string token = token_text(id);
-      if (options.skip_special_tokens && added_.is_special(token)) continue;
-      tokens.push_back(std::move(token));
-    }
-    PatternScratch scratch;
-    decoder_->apply(tokens, scratch);
-    std::string text;
-    for (const std::string& token : tokens) text += token;
-    return text;
-  }
-
-  int64_t vocabulary_size() const override {
-    return std::max<int64_t>(processor_.GetPieceSize(), static_cast<int64_t>(added_.largest_id().value_or(-1)) + 1);
-  }
-  std::optional<int64_t> token_id(std::string_view token) const override {
-    if (const auto id = added_.id_of(token)) return *id;
+ private:
+  int64_t model_size() const override { return processor_.GetPieceSize(); }
+  bool model_has(int64_t id) const override { return id >= 0 && id < processor_.GetPieceSize(); }
+  std::optional<int64_t> model_id(std::string_view token) const override {
     const int id = processor_.PieceToId(token);
     return id >= 0 && processor_.IdToPiece(id) == token ? std::optional<int64_t>(id) : std::nullopt;
   }
-  std::string token_text(int64_t id) const override {
-    if (const AddedToken* token = added_.token_of(id)) return token->content;
-    return id >= 0 && id < processor_.GetPieceSize() ? processor_.IdToPiece(static_cast<int>(id)) : "";
+  std::string model_text(int64_t id) const override {
+    return model_has(id) ? processor_.IdToPiece(static_cast<int>(id)) : "";
   }
-  std::optional<int64_t> end_of_text_id() const override { return end_; }
-  std::optional<int64_t> beginning_of_text_id() const override { return beginning_; }
-  uint64_t content_hash() const override { return hash_; }
-
- private:
-  void mix(std::string_view text) { hash_ = (hash_ ^ hash_bytes(text)) * 0x9E3779B97F4A7C15ULL; }
-  bool has_token(int64_t id) const {
-    return added_.token_of(id) != nullptr || (id >= 0 && id < processor_.GetPieceSize());
-  }
-  std::optional<int64_t> find_special(const std::optional<std::string>& token, std::optional<int64_t> id,
-                                      int of_model) const {
-    if (token) {
-      if (const auto found = token_id(*token)) return found;
-    }
-    if (id && has_token(*id)) return id;
-    return of_model >= 0 ? std::optional<int64_t>(of_model) : std::nullopt;
+  // The model's own id of a special token, negative for none, where the settings do not name one.
+  static std::optional<int64_t> or_of_model(std::optional<int64_t> id, int of_model) {
+    return id || of_model < 0 ? id : std::optional<int64_t>(of_model);
   }
 
   // Control and unknown pieces are looked for in a text, as Hugging Face does; then what the configuration adds.
@@ -229,17 +197,11 @@ class SentencePieceTokenizer : public Tokenizer {
     encoding.spans.insert(encoding.spans.end(), waiting, rest);
   }
 
-  std::string where_;
   sentencepiece::SentencePieceProcessor processor_;
-  AddedTokens added_;
-  std::unique_ptr<Decoder> decoder_;
   bool begins_with_space_ = false;
   bool parts_ = false;
-  std::optional<int64_t> beginning_;
-  std::optional<int64_t> end_;
   bool add_beginning_ = false;
   bool add_end_ = false;
-  uint64_t hash_ = 0;
 };
 
 }  // namespace

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
 #include "data/tokenizer/tokenizer.h"
-#include "data/tokenizer/unicode.h"
 #include "data/tokenizer/unicode_tables.h"
 
 namespace ithaca {
@@ -69,9 +69,8 @@ class TokenizerParity : public testing::TestWithParam<std::string> {
 // Whether a text has a character that Unicode got after version 9. The library normalizes as of Unicode 9, the
 // JavaScript implementation as of whatever version node has.
 bool has_young_character(std::string_view text) {
-  for (size_t place = 0; place < text.size();
-       place += static_cast<size_t>(tokenizer_internal::utf8_length(text[place]))) {
-    const char32_t code_point = tokenizer_internal::first_code_point(text.substr(place));
+  for (size_t place = 0; place < text.size(); place += static_cast<size_t>(utf8_length(text[place]))) {
+    const char32_t code_point = first_code_point(text.substr(place));
     for (const auto& range : tokenizer_internal::young_to_normalization()) {
       if (range.first <= code_point && code_point <= range.last) return true;
     }

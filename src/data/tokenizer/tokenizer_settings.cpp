@@ -16,7 +16,7 @@ constexpr const char* kNamedTokens[] = {"bos_token", "eos_token", "unk_token", "
 
 std::optional<Json> read_json_file(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return std::nullopt;
-  Json result = parse_json(read_whole_file(path), path.string());
+  Json result = parse_json(read_regular_file(path.string()), path.string());
   if (!result.is_object()) throw InputError(path.string() + ": not a JSON object");
   return result;
 }
@@ -81,10 +81,6 @@ void read_named_tokens(const Json& file, const std::string& where, TokenizerSett
 }
 
 }  // namespace
-
-std::string read_whole_file(const std::filesystem::path& path) {
-  return read_regular_file(path.string());
-}
 
 void check_token_id(int64_t id, size_t entries, const std::string& where) {
   const int64_t end = std::min<int64_t>(

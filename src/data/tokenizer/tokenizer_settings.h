@@ -37,9 +37,6 @@ TokenizerSettings read_tokenizer_settings(const std::filesystem::path& directory
 // One object of added_tokens in a tokenizer.json or of added_tokens_decoder in a tokenizer_config.json.
 AddedToken read_added_token(const nlohmann::ordered_json& description, const std::string& where);
 
-// Throws FileError, also for what is not a regular file.
-std::string read_whole_file(const std::filesystem::path& path);
-
 // Tables are as long as the largest id, and published models stay below a million. Throws InputError, which begins with
 // `where`, for an id below 0, or of 2^24 and more where a list of `entries` does not come near it either (16 x
 // entries).

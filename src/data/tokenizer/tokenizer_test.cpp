@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/tokenizer/unicode.h"
+#include "base/utf8.h"
 
 namespace ithaca {
 namespace {
@@ -140,7 +140,7 @@ TEST(Properties, ByteLevelTokenizersGiveBackTheText) {
   for (int round = 0; round < 200; ++round) {
     const std::string text = random_text(random, random() % 200);
     const Encoding encoding = tokenizer->encode(text, {false, true});
-    EXPECT_EQ(tokenizer->decode(encoding.ids, {}), tokenizer_internal::valid_utf8(text));
+    EXPECT_EQ(tokenizer->decode(encoding.ids, {}), valid_utf8(text));
     // Everything is covered, in order.
     int64_t end = 0;
     for (const TextSpan& span : encoding.spans) {

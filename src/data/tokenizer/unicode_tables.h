@@ -6,6 +6,7 @@
 // Thread-safety: pure functions.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 namespace ithaca::tokenizer_internal {
@@ -33,5 +34,13 @@ struct StandIn {
   char32_t known;
 };
 const std::vector<StandIn>& stand_ins();
+
+// The one of these that `code_point` is in; null for none.
+template <class Range>
+const Range* find_range(const std::vector<Range>& ranges, char32_t code_point) {
+  const auto range = std::lower_bound(ranges.begin(), ranges.end(), code_point,
+                                      [](const Range& a, char32_t value) { return a.last < value; });
+  return range != ranges.end() && range->first <= code_point ? &*range : nullptr;
+}
 
 }  // namespace ithaca::tokenizer_internal

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.h"
 #include "data/chat/jinja/text.h"
 
 namespace ithaca::jinja {
@@ -32,7 +33,7 @@ std::string quoted(std::string_view text, bool ascii) {
     } else if (code_point == '\t') {
       result += "\\t";
     } else if (is_printable(code_point) && !(ascii && code_point >= 0x80)) {
-      append_code_point(result, code_point);
+      append_utf8(result, code_point);
     } else if (code_point < 0x100) {
       result += "\\x";
       append_hex(result, code_point, 2);
@@ -118,7 +119,7 @@ std::string with_ascii_digits(std::string_view text) {
       }
       result += static_cast<char>('0' + (code_point - zero));
     } else {
-      append_code_point(result, code_point);
+      append_utf8(result, code_point);
     }
   }
   return result;
@@ -160,7 +161,7 @@ void append_json_text(std::string& result, std::string_view text, bool ensure_as
           result += "\\u";
           append_hex(result, 0xdc00 + ((code_point - 0x10000) & 0x3ffU), 4);
         } else {
-          append_code_point(result, code_point);
+          append_utf8(result, code_point);
         }
     }
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/utf8.h"
 #include "data/chat/jinja/format.h"
 #include "data/chat/jinja/text.h"
 
@@ -267,7 +268,7 @@ std::string format_value(const Value& value, std::string_view specification) {
     const Integer code_point = *value.integer();
     if (code_point < 0 || code_point > 0x10ffff) throw Failure("%c arg not in range(0x110000)");
     std::string text;
-    append_code_point(text, static_cast<char32_t>(code_point));
+    append_utf8(text, static_cast<char32_t>(code_point));
     return padded("", valid_utf8(text), spec, '<');
   }
   if (spec.type != 0 && kIntegerTypes.find(spec.type) == std::string_view::npos) throw unknown();
@@ -379,7 +380,7 @@ std::string format_percent(std::string_view pattern, const Value& arguments) {
         if (value.is_string() && value.string().length == 1) {
           body = value.text();
         } else if (const auto integer = value.integer(); integer && *integer >= 0 && *integer <= 0x10ffff) {
-          append_code_point(body, static_cast<char32_t>(*integer));
+          append_utf8(body, static_cast<char32_t>(*integer));
           body = valid_utf8(body);
         } else {
           throw Failure("%c requires int or char");

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstdlib>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "data/chat/jinja/format.h"
 #include "data/chat/jinja/text.h"
 
@@ -308,22 +310,19 @@ class Lexer {
         for (i = escape + 1; i < std::min(end, escape + 4) && source_[i] >= '0' && source_[i] <= '7'; ++i) {
           code_point = code_point * 8 + static_cast<char32_t>(source_[i] - '0');
         }
-        append_code_point(text, code_point);
+        append_utf8(text, code_point);
       } else if (kind == 'x' || kind == 'u' || kind == 'U') {
         const size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
-        char32_t code_point = 0;
-        for (const size_t digits_begin = i; i < digits_begin + digits; ++i) {
-          if (i >= end || std::isxdigit(static_cast<unsigned char>(source_[i])) == 0) {
-            fail(escape, std::string("truncated \\") + kind + " escape");
-          }
-          const char digit = source_[i];
-          code_point =
-              code_point * 16 + static_cast<char32_t>(is_digit(digit) ? digit - '0' : std::tolower(digit) - 'a' + 10);
+        uint32_t code_point = 0;
+        const char* const first = source_.data() + i;
+        if (end - i < digits || std::from_chars(first, first + digits, code_point, 16).ptr != first + digits) {
+          fail(escape, std::string("truncated \\") + kind + " escape");
         }
+        i += digits;
         if (code_point > 0x10ffff || (code_point >= 0xd800 && code_point < 0xe000)) {
           fail(escape, "the escape is not a character that UTF-8 can write");
         }
-        append_code_point(text, code_point);
+        append_utf8(text, code_point);
       } else if (kind == 'N') {
         fail(escape, "characters by name (\\N{...}) are not known here: write \\u and the code point");
       } else {

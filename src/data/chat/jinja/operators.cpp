@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/utf8.h"
 #include "data/chat/jinja/format.h"
 #include "data/chat/jinja/library.h"
 #include "data/chat/jinja/text.h"
@@ -355,7 +356,7 @@ Value slice(Runtime& runtime, const Value& value, const Value* begin, const Valu
     const std::u32string wide = code_points(data.text);
     std::string text;
     for (int64_t i = 0; i < range.count; ++i)
-      append_code_point(text, wide[static_cast<size_t>(range.begin + i * range.step)]);
+      append_utf8(text, wide[static_cast<size_t>(range.begin + i * range.step)]);
     return Value(std::move(text), data.markup);
   }
   if (value.is_list_or_tuple()) {

@@ -187,24 +187,28 @@ ExpressionPointer Parser::parse_conditional() {
   return value;
 }
 
-ExpressionPointer Parser::parse_or() {
-  ExpressionPointer left = parse_and();
-  while (is_word("or")) {
+template <class Operand>
+ExpressionPointer Parser::parse_level(const std::vector<LevelOperator>& level, const Operand& operand) {
+  const auto at_operator = [&](const LevelOperator& entry) { return is_operator(entry.text) || is_word(entry.text); };
+  ExpressionPointer left = operand();
+  while (true) {
+    const auto found = std::find_if(level.begin(), level.end(), at_operator);
+    if (found == level.end()) return left;
     const size_t offset = next().offset;
-    ExpressionPointer right = parse_and();
-    left = binary(ExpressionKind::kOr, std::move(left), std::move(right), offset);
+    ExpressionPointer right = operand();
+    left = binary(found->kind, std::move(left), std::move(right), offset);
+    if (found->operation) left->operators = {*found->operation};
   }
-  return left;
+}
+
+ExpressionPointer Parser::parse_or() {
+  static const std::vector<LevelOperator> kLevel = {{"or", ExpressionKind::kOr, {}}};
+  return parse_level(kLevel, [this] { return parse_and(); });
 }
 
 ExpressionPointer Parser::parse_and() {
-  ExpressionPointer left = parse_not();
-  while (is_word("and")) {
-    const size_t offset = next().offset;
-    ExpressionPointer right = parse_not();
-    left = binary(ExpressionKind::kAnd, std::move(left), std::move(right), offset);
-  }
-  return left;
+  static const std::vector<LevelOperator> kLevel = {{"and", ExpressionKind::kAnd, {}}};
+  return parse_level(kLevel, [this] { return parse_not(); });
 }
 
 ExpressionPointer Parser::parse_not() {
@@ -245,14 +249,9 @@ ExpressionPointer Parser::parse_compare() {
 }
 
 ExpressionPointer Parser::parse_sum() {
-  ExpressionPointer left = parse_concatenation();
-  while (is_operator("+") || is_operator("-")) {
-    const Token token = next();
-    ExpressionPointer right = parse_concatenation();
-    left = binary(ExpressionKind::kBinary, std::move(left), std::move(right), token.offset);
-    left->operators = {token.text == "+" ? Operator::kAdd : Operator::kSubtract};
-  }
-  return left;
+  static const std::vector<LevelOperator> kLevel = {{"+", ExpressionKind::kBinary, Operator::kAdd},
+                                                    {"-", ExpressionKind::kBinary, Operator::kSubtract}};
+  return parse_level(kLevel, [this] { return parse_concatenation(); });
 }
 
 ExpressionPointer Parser::parse_concatenation() {
@@ -265,28 +264,16 @@ ExpressionPointer Parser::parse_concatenation() {
 }
 
 ExpressionPointer Parser::parse_product() {
-  ExpressionPointer left = parse_power();
-  while (is_operator("*") || is_operator("/") || is_operator("//") || is_operator("%")) {
-    const Token token = next();
-    ExpressionPointer right = parse_power();
-    left = binary(ExpressionKind::kBinary, std::move(left), std::move(right), token.offset);
-    left->operators = {token.text == "*"    ? Operator::kMultiply
-                       : token.text == "/"  ? Operator::kDivide
-                       : token.text == "//" ? Operator::kFloorDivide
-                                            : Operator::kModulo};
-  }
-  return left;
+  static const std::vector<LevelOperator> kLevel = {{"*", ExpressionKind::kBinary, Operator::kMultiply},
+                                                    {"/", ExpressionKind::kBinary, Operator::kDivide},
+                                                    {"//", ExpressionKind::kBinary, Operator::kFloorDivide},
+                                                    {"%", ExpressionKind::kBinary, Operator::kModulo}};
+  return parse_level(kLevel, [this] { return parse_power(); });
 }
 
 ExpressionPointer Parser::parse_power() {
-  ExpressionPointer left = parse_unary();
-  while (is_operator("**")) {
-    const size_t offset = next().offset;
-    ExpressionPointer right = parse_unary();
-    left = binary(ExpressionKind::kBinary, std::move(left), std::move(right), offset);
-    left->operators = {Operator::kPower};
-  }
-  return left;
+  static const std::vector<LevelOperator> kLevel = {{"**", ExpressionKind::kBinary, Operator::kPower}};
+  return parse_level(kLevel, [this] { return parse_unary(); });
 }
 
 ExpressionPointer Parser::parse_unary(bool with_filter) {
@@ -401,10 +388,7 @@ ExpressionPointer Parser::parse_postfix(ExpressionPointer node) {
     if (is_operator(".") || is_operator("[")) {
       node = parse_subscript(std::move(node));
     } else if (is_operator("(")) {
-      auto call = make(ExpressionKind::kCall, current().offset);
-      call->call = parse_call();
-      call->operands.push_back(std::move(node));
-      node = finished(std::move(call));
+      node = parse_call_of(std::move(node));
     } else {
       return node;
     }
@@ -418,14 +402,18 @@ ExpressionPointer Parser::parse_filter_expression(ExpressionPointer node) {
     } else if (is_word("is")) {
       node = parse_test(std::move(node));
     } else if (is_operator("(")) {
-      auto call = make(ExpressionKind::kCall, current().offset);
-      call->call = parse_call();
-      call->operands.push_back(std::move(node));
-      node = finished(std::move(call));
+      node = parse_call_of(std::move(node));
     } else {
       return node;
     }
   }
+}
+
+ExpressionPointer Parser::parse_call_of(ExpressionPointer function) {
+  auto call = make(ExpressionKind::kCall, current().offset);
+  call->call = parse_call();
+  call->operands.push_back(std::move(function));
+  return finished(std::move(call));
 }
 
 ExpressionPointer Parser::parse_subscript(ExpressionPointer node) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -68,6 +69,15 @@ class Parser {
   // --- Expressions (parser.cpp)
   ExpressionPointer parse_expression(bool with_conditional = true);
   ExpressionPointer parse_conditional();
+  // An operator between two operands.
+  struct LevelOperator {
+    std::string_view text;
+    ExpressionKind kind;
+    std::optional<Operator> operation;  // of ExpressionKind::kBinary
+  };
+  // Operands with operators of one precedence between them, grouped from the left.
+  template <class Operand>
+  ExpressionPointer parse_level(const std::vector<LevelOperator>& level, const Operand& operand);
   ExpressionPointer parse_or();
   ExpressionPointer parse_and();
   ExpressionPointer parse_not();
@@ -90,6 +100,7 @@ class Parser {
   ExpressionPointer parse_dictionary();
   ExpressionPointer parse_postfix(ExpressionPointer node);
   ExpressionPointer parse_filter_expression(ExpressionPointer node);
+  ExpressionPointer parse_call_of(ExpressionPointer function);
   ExpressionPointer parse_subscript(ExpressionPointer node);
   ExpressionPointer parse_slice_or_item(ExpressionPointer node, size_t offset);
   CallSyntax parse_call();

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/utf8.h"
+
 namespace ithaca::jinja {
 namespace {
 
@@ -74,9 +76,9 @@ void append_lower(std::string& result, std::u32string_view text, size_t index) {
   if (code_point == 0x130) {
     result += "i\xcc\x87";
   } else if (code_point == 0x3a3) {
-    append_code_point(result, is_final_sigma(text, index) ? 0x3c2 : 0x3c3);
+    append_utf8(result, is_final_sigma(text, index) ? 0x3c2 : 0x3c3);
   } else {
-    append_code_point(result, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point))));
+    append_utf8(result, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point))));
   }
 }
 
@@ -84,7 +86,7 @@ void append_upper(std::string& result, char32_t code_point) {
   if (const char* text = special(kSpecialUpper, code_point)) {
     result += text;
   } else {
-    append_code_point(result, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code_point))));
+    append_utf8(result, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code_point))));
   }
 }
 
@@ -92,7 +94,7 @@ void append_title(std::string& result, char32_t code_point) {
   if (const char* text = special(kSpecialTitle, code_point)) {
     result += text;
   } else {
-    append_code_point(result, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(code_point))));
+    append_utf8(result, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(code_point))));
   }
 }
 
@@ -117,10 +119,8 @@ std::string_view stripped_until(std::string_view text, bool left, bool right, co
   }
   size_t end = text.size();
   while (right && end > begin) {
-    size_t start = end - 1;
-    while (start > begin && (static_cast<unsigned char>(text[start]) & 0xc0U) == 0x80) --start;
-    size_t next = start;
-    if (stop(next_code_point(text, next))) break;
+    const size_t start = character_begin(text, end - 1);
+    if (stop(first_code_point(text.substr(start)))) break;
     end = start;
   }
   return text.substr(begin, end - begin);
@@ -131,49 +131,18 @@ std::string_view stripped_until(std::string_view text, bool left, bool right, co
 std::string valid_utf8(std::string_view bytes) {
   std::string result;
   result.reserve(bytes.size());
-  size_t position = 0;
-  while (position < bytes.size()) {
-    if (static_cast<unsigned char>(bytes[position]) < 0x80) {
-      result += bytes[position++];
-      continue;
-    }
-    utf8proc_int32_t code_point = -1;
-    const auto* start = reinterpret_cast<const utf8proc_uint8_t*>(bytes.data() + position);
-    const auto length = utf8proc_iterate(start, static_cast<utf8proc_ssize_t>(bytes.size() - position), &code_point);
-    if (length <= 0 || code_point < 0) {
-      result += "\xef\xbf\xbd";
-      ++position;
-    } else {
-      result.append(bytes.substr(position, static_cast<size_t>(length)));
-      position += static_cast<size_t>(length);
-    }
+  while (true) {
+    const auto valid = static_cast<size_t>(valid_utf8_prefix(bytes));
+    result += bytes.substr(0, valid);
+    if (valid == bytes.size()) return result;
+    result += kReplacementCharacter;
+    bytes.remove_prefix(valid + 1);
   }
-  return result;
-}
-
-void append_code_point(std::string& text, char32_t code_point) {
-  if (code_point < 0x80) {
-    text += static_cast<char>(code_point);
-    return;
-  }
-  utf8proc_uint8_t bytes[4];
-  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes);
-  for (utf8proc_ssize_t i = 0; i < length; ++i) text += static_cast<char>(bytes[i]);
 }
 
 char32_t next_code_point(std::string_view text, size_t& position) {
-  const auto byte = [&](size_t i) {
-    return i < text.size() ? static_cast<char32_t>(static_cast<unsigned char>(text[i])) : char32_t{0};
-  };
-  const char32_t first = byte(position);
-  if (first < 0x80) {
-    ++position;
-    return first;
-  }
-  const size_t length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  char32_t code_point = first & (0x7fU >> length);
-  for (size_t i = 1; i < length; ++i) code_point = (code_point << 6U) | (byte(position + i) & 0x3fU);
-  position = std::min(position + length, text.size());
+  const char32_t code_point = first_code_point(text.substr(position));
+  position += static_cast<size_t>(utf8_length(text[position]));
   return code_point;
 }
 
@@ -187,20 +156,14 @@ std::u32string code_points(std::string_view text) {
 std::string to_utf8(std::u32string_view text) {
   std::string result;
   result.reserve(text.size());
-  for (const char32_t code_point : text) append_code_point(result, code_point);
+  for (const char32_t code_point : text) append_utf8(result, code_point);
   return result;
-}
-
-int64_t code_point_count(std::string_view text) {
-  int64_t count = 0;
-  for (const char c : text) count += static_cast<int64_t>((static_cast<unsigned char>(c) & 0xc0U) != 0x80);
-  return count;
 }
 
 size_t byte_offset(std::string_view text, int64_t index) {
   size_t position = 0;
   for (; position < text.size(); ++position) {
-    if ((static_cast<unsigned char>(text[position]) & 0xc0U) != 0x80 && index-- == 0) break;
+    if (!is_continuation(text[position]) && index-- == 0) break;
   }
   return position;
 }
@@ -293,9 +256,9 @@ std::string fold_case(std::string_view text) {
     int boundary = 0;
     const auto count =
         utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), folded, 8, UTF8PROC_CASEFOLD, &boundary);
-    if (count <= 0 || count > 8) append_code_point(result, code_point);
+    if (count <= 0 || count > 8) append_utf8(result, code_point);
     for (utf8proc_ssize_t i = 0; i < std::min<utf8proc_ssize_t>(count, 8); ++i) {
-      append_code_point(result, static_cast<char32_t>(folded[i]));
+      append_utf8(result, static_cast<char32_t>(folded[i]));
     }
   }
   return result;
@@ -338,7 +301,7 @@ std::string swapped_case(std::string_view text) {
     } else if (is_in(wide[i], CharacterClass::kLower)) {
       append_upper(result, wide[i]);
     } else {
-      append_code_point(result, wide[i]);
+      append_utf8(result, wide[i]);
     }
   }
   return result;

@@ -13,12 +13,10 @@ namespace ithaca::jinja {
 // The same text with every byte that is not part of valid UTF-8 replaced by U+FFFD.
 std::string valid_utf8(std::string_view bytes);
 
-void append_code_point(std::string& text, char32_t code_point);
-// The code point that starts at byte `position`, which moves behind it.
+// The code point that starts at byte `position` of the text, which moves behind it.
 char32_t next_code_point(std::string_view text, size_t& position);
 std::u32string code_points(std::string_view text);
 std::string to_utf8(std::u32string_view text);
-int64_t code_point_count(std::string_view text);
 // Where code point `index` starts; text.size() when there are fewer.
 size_t byte_offset(std::string_view text, int64_t index);
 

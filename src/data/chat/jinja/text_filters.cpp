@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/utf8.h"
 #include "data/chat/jinja/format.h"
 #include "data/chat/jinja/library.h"
 #include "data/chat/jinja/operators.h"

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "base/utf8.h"
 #include "data/chat/jinja/format.h"
 #include "data/chat/jinja/library.h"
 #include "data/chat/jinja/operators.h"
@@ -57,10 +58,8 @@ std::vector<std::string_view> split_at_space(std::string_view text, int64_t most
     size_t cut = from_right ? rest.size() : 0;
     if (from_right) {
       while (cut > 0) {
-        size_t start = cut - 1;
-        while (start > 0 && (static_cast<unsigned char>(rest[start]) & 0xc0U) == 0x80) --start;
-        size_t next = start;
-        if (is_space(next_code_point(rest, next))) break;
+        const size_t start = character_begin(rest, cut - 1);
+        if (is_space(first_code_point(rest.substr(start)))) break;
         cut = start;
       }
       parts.push_back(rest.substr(cut));
@@ -324,7 +323,7 @@ Value text_expandtabs(Runtime& runtime, const Value& self, const Arguments& argu
       column += spaces;
     } else {
       text += c;
-      if ((static_cast<unsigned char>(c) & 0xc0U) != 0x80) ++column;
+      if (!is_continuation(c)) ++column;
       if (c == '\n' || c == '\r') column = 0;
     }
   }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/utf8.h"
 #include "data/chat/jinja/text.h"
 
 namespace ithaca::jinja {
