@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "data/cache/content_hash.h"
@@ -92,6 +93,18 @@ void Dataset::read(int64_t index, const Segment& tokens, bool with_weights, Toke
     if (!with_weights) continue;
     const float given = whole.label_weights.empty() ? 1.0f : whole.label_weights[at];
     out.label_weights.push_back(label == kNoLabel ? 0.0f : given);
+  }
+}
+
+ListedDataset::ListedDataset(std::vector<Sequence> sequences) : sequences_(std::move(sequences)) {
+  summary_.sequences = size();
+  for (const Sequence& sequence : sequences_) {
+    check_lengths(sequence);
+    const SequenceTotals totals = sequence_totals(sequence);
+    summary_.documents += static_cast<int64_t>(sequence.document_lengths.size());
+    summary_.tokens += totals.tokens;
+    summary_.valid_tokens += totals.valid_tokens;
+    summary_.longest_sequence = std::max(summary_.longest_sequence, totals.tokens);
   }
 }
 

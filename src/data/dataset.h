@@ -106,4 +106,18 @@ class Dataset {
   virtual void read(int64_t index, const Segment& tokens, bool with_weights, TokenSlice& out) const;
 };
 
+// Sequences that are at hand.
+class ListedDataset : public Dataset {
+ public:
+  // Throws ContractError when the parts of a sequence differ in length.
+  explicit ListedDataset(std::vector<Sequence> sequences);
+  int64_t size() const override { return static_cast<int64_t>(sequences_.size()); }
+  Sequence sequence(int64_t index) const override { return sequences_.at(static_cast<size_t>(index)); }
+  const DatasetSummary& summary() const override { return summary_; }
+
+ private:
+  std::vector<Sequence> sequences_;
+  DatasetSummary summary_;
+};
+
 }  // namespace ithaca

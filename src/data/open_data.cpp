@@ -17,10 +17,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kByteTokens = 256;
 
-bool needs_tokenizer(const std::string& format) {
-  return format != "input_ids" && format != "tokens";
-}
-
 bool uses_chat_template(const std::string& format) {
   return format == "messages" || format == "conversations" || format == "prompt_completion" || format == "instruction";
 }
@@ -61,11 +57,11 @@ struct Making {
   std::unique_ptr<SampleMaker> maker;
 };
 
-Making prepare(const DataOptions& options) {
+Making prepare(const DataOptions& options, const std::vector<std::string>& files) {
   Making making;
   making.format = options.format;
   if (options.format == "auto") {
-    const DetectedFormat detected = detect_format(options.paths);
+    const DetectedFormat detected = detect_format(files);
     making.format = detected.format;
     making.notes.push_back(detected.reason);
   }
@@ -89,6 +85,10 @@ Making prepare(const DataOptions& options) {
 }
 
 }  // namespace
+
+bool needs_tokenizer(const std::string& format) {
+  return format != "input_ids" && format != "tokens";
+}
 
 bool has_tokenizer(const std::string& model_directory) {
   if (model_directory.empty()) return false;
@@ -115,14 +115,15 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const DataOptions& options) {
 std::unique_ptr<PackedDataset> open_data(const DataOptions& options, const DataWatch& watch) {
   check_options(options);
   RecordFiles found = find_record_files(options.paths);
-  Making making = prepare(options);
+  Making making = prepare(options, found.files);
   making.notes.insert(making.notes.begin(), found.notes.begin(), found.notes.end());
 
   TokenCacheSource source;
   source.files = found.files;
   source.open_records = [&] {
+    // The files that were found, not what the paths stand for by now: the cache's key is of these.
     RecordOptions records;
-    records.paths = options.paths;
+    records.paths = found.files;
     return open_records(records);
   };
   source.maker = making.maker.get();

@@ -42,6 +42,9 @@ struct DataWatch {
 // Throws InputError (file, line, column, what is wrong, what would work), FileError, ConfigurationError, StoppedError.
 std::unique_ptr<PackedDataset> open_data(const DataOptions& options, const DataWatch& watch = {});
 
+// Whether records of this data.format are text, and not ready token ids.
+bool needs_tokenizer(const std::string& format);
+
 // Whether the folder of a model holds a tokenizer that open_tokenizer() could read.
 bool has_tokenizer(const std::string& model_directory);
 

@@ -52,19 +52,6 @@ class TokenAxis {
   int64_t size_ = 0;
 };
 
-// Sequences that are at hand, as a dataset.
-class SequenceList : public Dataset {
- public:
-  explicit SequenceList(const std::vector<Sequence>& sequences) : sequences_(sequences) {}
-  int64_t size() const override { return static_cast<int64_t>(sequences_.size()); }
-  Sequence sequence(int64_t index) const override { return sequences_.at(static_cast<size_t>(index)); }
-  const DatasetSummary& summary() const override { return summary_; }
-
- private:
-  const std::vector<Sequence>& sequences_;
-  DatasetSummary summary_;
-};
-
 uint64_t mixed(uint64_t hash, uint64_t value) {
   return mix_bits(hash ^ mix_bits(value + 0x632BE59BD9B4E019ull));
 }
@@ -106,10 +93,10 @@ MicroBatch cut_micro_batch(const Dataset& dataset, std::span<const int64_t> indi
   return result;
 }
 
-MicroBatch cut_micro_batch(const std::vector<Sequence>& sequences, const BatchPosition& position) {
+MicroBatch cut_micro_batch(std::vector<Sequence> sequences, const BatchPosition& position) {
   std::vector<int64_t> indices(sequences.size());
   std::iota(indices.begin(), indices.end(), int64_t{0});
-  return cut_micro_batch(SequenceList(sequences), indices, position);
+  return cut_micro_batch(ListedDataset(std::move(sequences)), indices, position);
 }
 
 StepLoader::StepLoader(const Dataset& dataset, const StepLoaderOptions& options)

@@ -102,6 +102,6 @@ class StepLoader {
 // One micro-batch: the sequences laid end to end, then cut for `position`. The building block of load(), also for
 // evaluation and tests.
 MicroBatch cut_micro_batch(const Dataset& dataset, std::span<const int64_t> indices, const BatchPosition& position);
-MicroBatch cut_micro_batch(const std::vector<Sequence>& sequences, const BatchPosition& position);
+MicroBatch cut_micro_batch(std::vector<Sequence> sequences, const BatchPosition& position);
 
 }  // namespace ithaca

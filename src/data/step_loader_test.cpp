@@ -151,28 +151,20 @@ TEST(CutMicroBatch, EmptyOnesAndBrokenOnes) {
 }
 
 // Sequences of odd lengths and uneven weights; some without a label.
-class MadeDataset : public Dataset {
- public:
-  explicit MadeDataset(int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      Sequence sequence = sequence_of(counting(1000 * i, 1 + i * 7 % 11));
-      if (i % 3 == 1) {
-        for (size_t k = 0; k < sequence.token_ids.size(); ++k) {
-          sequence.label_weights.push_back(0.1f * static_cast<float>(k + 1));
-        }
+std::vector<Sequence> uneven_sequences(int64_t count) {
+  std::vector<Sequence> sequences;
+  for (int64_t i = 0; i < count; ++i) {
+    Sequence sequence = sequence_of(counting(1000 * i, 1 + i * 7 % 11));
+    if (i % 3 == 1) {
+      for (size_t k = 0; k < sequence.token_ids.size(); ++k) {
+        sequence.label_weights.push_back(0.1f * static_cast<float>(k + 1));
       }
-      if (i % 5 == 4) std::fill(sequence.shifted_labels.begin(), sequence.shifted_labels.end(), kNone);
-      sequences_.push_back(sequence);
     }
+    if (i % 5 == 4) std::fill(sequence.shifted_labels.begin(), sequence.shifted_labels.end(), kNone);
+    sequences.push_back(sequence);
   }
-  int64_t size() const override { return static_cast<int64_t>(sequences_.size()); }
-  Sequence sequence(int64_t index) const override { return sequences_.at(static_cast<size_t>(index)); }
-  const DatasetSummary& summary() const override { return summary_; }
-
- private:
-  std::vector<Sequence> sequences_;
-  DatasetSummary summary_;
-};
+  return sequences;
+}
 
 std::vector<int64_t> flatten(const std::vector<std::vector<std::vector<int64_t>>>& indices) {
   std::vector<int64_t> all;
@@ -183,7 +175,7 @@ std::vector<int64_t> flatten(const std::vector<std::vector<std::vector<int64_t>>
 }
 
 TEST(StepLoader, EverySequenceOncePerEpoch) {
-  const MadeDataset dataset(23);
+  const ListedDataset dataset(uneven_sequences(23));
   for (const auto& [micro_batch, accumulation, dp] :
        {std::tuple{1, 1, 1}, {1, 3, 2}, {2, 1, 2}, {2, 2, 2}, {5, 1, 4}, {1, 1, 30}}) {
     StepLoaderOptions options;
@@ -223,7 +215,7 @@ TEST(StepLoader, EverySequenceOncePerEpoch) {
 }
 
 TEST(StepLoader, TheOrderIsAFunctionOfSeedAndEpoch) {
-  const MadeDataset dataset(40);
+  const ListedDataset dataset(uneven_sequences(40));
   StepLoaderOptions options;
   options.micro_batch_size = 10;
   const StepLoader loader(dataset, options);
@@ -273,7 +265,7 @@ StepContent content_of(const StepLoader& loader, int64_t step, int64_t dp, int r
 
 // The same sequences per step, dealt in every way: the same labels and the same denominator to the last bit.
 TEST(StepLoader, MeshAndAccumulationDoNotChangeTheStep) {
-  const MadeDataset dataset(31);
+  const ListedDataset dataset(uneven_sequences(31));
   StepLoaderOptions alone;
   alone.micro_batch_size = 12;
   const StepLoader reference(dataset, alone);
@@ -304,7 +296,7 @@ TEST(StepLoader, MeshAndAccumulationDoNotChangeTheStep) {
 }
 
 TEST(StepLoader, RanksAndStepsWithoutLabels) {
-  const MadeDataset dataset(5);
+  const ListedDataset dataset(uneven_sequences(5));
   StepLoaderOptions options;
   options.dp_size = 3;
   options.shuffle = false;
@@ -330,7 +322,7 @@ TEST(StepLoader, RanksAndStepsWithoutLabels) {
 }
 
 TEST(StepLoader, NoMicroBatchIsEmptyOnEveryRank) {
-  const MadeDataset dataset(5);
+  const ListedDataset dataset(uneven_sequences(5));
   StepLoaderOptions options;
   options.accumulation = 1000000;
   options.dp_size = 2;
@@ -342,19 +334,8 @@ TEST(StepLoader, NoMicroBatchIsEmptyOnEveryRank) {
 }
 
 TEST(StepLoader, TheHashSeesEveryPart) {
-  class One : public Dataset {
-   public:
-    explicit One(Sequence sequence) : sequence_(std::move(sequence)) {}
-    int64_t size() const override { return 1; }
-    Sequence sequence(int64_t) const override { return sequence_; }
-    const DatasetSummary& summary() const override { return summary_; }
-
-   private:
-    Sequence sequence_;
-    DatasetSummary summary_;
-  };
   const auto hash = [](const Sequence& sequence) {
-    const One dataset(sequence);
+    const ListedDataset dataset({sequence});
     return StepLoader(dataset, {}).load(0, {}).content_hash;
   };
   const Sequence base = sequence_of({1, 2, 3, 4});
@@ -387,7 +368,7 @@ std::vector<int64_t> sequences_of(const StepLoader& loader, int64_t step) {
 // Stopped in the middle of an epoch and resumed with more ranks, other micro-batches or other accumulation, again and
 // again: every sequence once per epoch, in the same epochs' orders.
 TEST(StepLoader, ResumedOnAnyMeshNothingIsLostOrRepeated) {
-  const MadeDataset dataset(53);
+  const ListedDataset dataset(uneven_sequences(53));
   const auto options_of = [](int64_t sequences, int64_t dp) {
     StepLoaderOptions options;
     options.micro_batch_size = sequences;
@@ -426,7 +407,7 @@ TEST(StepLoader, ResumedOnAnyMeshNothingIsLostOrRepeated) {
 }
 
 TEST(StepLoader, ResumesOnlyWhereItWas) {
-  const MadeDataset dataset(20);
+  const ListedDataset dataset(uneven_sequences(20));
   StepLoaderOptions options;
   options.micro_batch_size = 3;
   const DataPosition position = StepLoader(dataset, options).position(4);
@@ -447,7 +428,8 @@ TEST(StepLoader, ResumesOnlyWhereItWas) {
   other = options;
   other.shuffle = false;
   EXPECT_THAT(complaint(dataset, other, position), testing::HasSubstr("data.shuffle"));
-  EXPECT_THAT(complaint(MadeDataset(21), options, position), testing::HasSubstr("number of sequences"));
+  EXPECT_THAT(complaint(ListedDataset(uneven_sequences(21)), options, position),
+              testing::HasSubstr("number of sequences"));
   DataPosition changed = position;
   changed.data ^= 1;
   EXPECT_THAT(complaint(dataset, options, changed), testing::HasSubstr("hash of the data"));
@@ -487,11 +469,11 @@ TEST(DataPositionTest, ReadsWhatItWritesAndNothingElse) {
 }
 
 TEST(StepLoader, Requirements) {
-  const MadeDataset dataset(3);
+  const ListedDataset dataset(uneven_sequences(3));
   StepLoaderOptions options;
   options.accumulation = 0;
   EXPECT_THROW(StepLoader(dataset, options), ContractError);
-  EXPECT_THROW(StepLoader(MadeDataset(0), {}), ContractError);
+  EXPECT_THROW(StepLoader(ListedDataset(uneven_sequences(0)), {}), ContractError);
   EXPECT_THROW(StepLoader(dataset, {}).indices(-1), ContractError);
 }
 

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
-#include "train/exactness_testing.h"
+#include "train/gpu_testing.h"
 #include "train/parity_harness.h"
 
 namespace ithaca::testing {
@@ -19,19 +19,10 @@ constexpr double kBf16Factor = 2.5;
 // bfloat16 keeps 8 bits: the relative error of the gradients of these small models, which are the worst kind.
 constexpr double kBf16Bound = 0.15;
 
-BackendChoice cuda(DType compute_dtype, bool deterministic = false) {
-  BackendChoice choice;
-  choice.kind = BackendKind::cuda;
-  choice.compute_dtype = compute_dtype;
-  choice.devices = cuda_device_count();
-  choice.deterministic = deterministic;
-  return choice;
-}
-
 RunSettings on_cuda(const MatrixMesh& mesh, RecomputePolicy policy, DType compute_dtype, int64_t tile = 0,
                     bool deterministic = false) {
   RunSettings settings = settings_of(mesh, policy, tile, tile);
-  settings.backend = cuda(compute_dtype, deterministic);
+  settings.backend = cuda_choice(compute_dtype, deterministic);
   return settings;
 }
 
@@ -139,20 +130,14 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuParity, ::testing::Values("llama-plain", "ll
                            return name;
                          });
 
-// Shapes that the fused attention takes, with lengths of real use: documents, a window, more heads than a fixture has.
-class GpuRealShapes : public ::testing::Test {
+// Lengths of real use: documents, a window.
+class GpuRealShapes : public GpuModelTest {
  protected:
   void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU: " << cuda_absence_reason();
-    model_ = random_model(8, 2, 0);
-    model_.head_size = 64;
-    model_.hidden_size = 256;
-    model_.intermediate_size = 512;
+    GpuModelTest::SetUp();
     model_.initializer_range = 0.05;
   }
   static std::vector<std::vector<int64_t>> documents() { return {{1100}, {700, 1, 7, 392}, {300, 300, 300, 200}}; }
-
-  ModelDescription model_;
 };
 
 TEST_F(GpuRealShapes, Float32OnEveryMeshEqualsOneRank) {

@@ -136,18 +136,6 @@ ReferenceCase::ReferenceCase(const std::string& name)
   loss_after_steps = steps.at("loss_after");
 }
 
-ListedSequences::ListedSequences(std::vector<Sequence> sequences) : sequences_(std::move(sequences)) {
-  for (const Sequence& sequence : sequences_) {
-    const auto tokens = static_cast<int64_t>(sequence.token_ids.size());
-    summary_.tokens += tokens;
-    summary_.longest_sequence = std::max(summary_.longest_sequence, tokens);
-    summary_.documents += static_cast<int64_t>(sequence.document_lengths.size());
-    summary_.valid_tokens += std::count_if(sequence.shifted_labels.begin(), sequence.shifted_labels.end(),
-                                           [](int64_t label) { return label >= 0; });
-  }
-  summary_.sequences = size();
-}
-
 std::string RunSettings::describe() const {
   return fmt::format("{}, {} {}, recompute {}, mlp tile {}, loss tile {}, micro-batch {}, accumulation {}",
                      mesh.describe(), schedule_name(schedule), layout_name(layout),
@@ -158,7 +146,7 @@ std::string RunSettings::describe() const {
 RunOutcome run_case(const ModelDescription& model, const ModelDirectory* weights,
                     const std::vector<Sequence>& sequences, const RunSettings& settings, const AdamWOptions& adamw,
                     double learning_rate, int optimizer_steps) {
-  const ListedSequences dataset(sequences);
+  const ListedDataset dataset(sequences);
   StepLoaderOptions loader_options;
   loader_options.micro_batch_size = settings.micro_batch_size;
   loader_options.accumulation = settings.accumulation;

@@ -35,19 +35,6 @@ struct ReferenceCase {
   double loss_after_steps = 0.0;
 };
 
-// A dataset of sequences given one by one.
-class ListedSequences final : public Dataset {
- public:
-  explicit ListedSequences(std::vector<Sequence> sequences);
-  int64_t size() const override { return static_cast<int64_t>(sequences_.size()); }
-  Sequence sequence(int64_t index) const override { return sequences_.at(static_cast<size_t>(index)); }
-  const DatasetSummary& summary() const override { return summary_; }
-
- private:
-  std::vector<Sequence> sequences_;
-  DatasetSummary summary_;
-};
-
 // How to run.
 struct RunSettings {
   BackendChoice backend;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/choice.h"
 #include "base/error.h"
 #include "train/context_curriculum.h"
 
@@ -12,24 +13,10 @@ namespace ithaca {
 
 namespace {
 
-PackingKind parse_packing(const std::string& name) {
-  for (const PackingKind kind : {PackingKind::none, PackingKind::wrapped, PackingKind::best_fit}) {
-    if (packing_name(kind) == name) return kind;
-  }
-  throw ConfigurationError(fmt::format("data.packing: \"{}\" is not one of none, wrapped, best_fit", name));
-}
-
-Overlong parse_overlong(const std::string& name) {
-  for (const Overlong overlong : {Overlong::split, Overlong::truncate, Overlong::drop}) {
-    if (overlong_name(overlong) == name) return overlong;
-  }
-  throw ConfigurationError(fmt::format("data.overlong: \"{}\" is not one of split, truncate, drop", name));
-}
-
 // Bytes are not the ids that a model with a tokenizer of its own was trained on.
 void refuse_foreign_bytes(const Recipe& recipe) {
   if (recipe.data.tokenizer != "bytes" || recipe.model.init == "random" || !has_tokenizer(recipe.model.path)) return;
-  if (recipe.data.format == "tokens" || recipe.data.format == "input_ids") return;
+  if (!needs_tokenizer(recipe.data.format)) return;
   throw ConfigurationError(
       fmt::format("data.tokenizer bytes: {} has a tokenizer of its own, and its weights know the ids of that one; set "
                   "data.tokenizer: auto, or start from random weights with model.init: random",
@@ -48,8 +35,10 @@ DataOptions data_options(const Recipe& recipe, const std::vector<std::string>& f
   options.model_directory = recipe.model.path;
   options.train_on = recipe.data.train_on;
   options.append_eos = recipe.data.append_eos;
-  options.packing = parse_packing(recipe.data.packing);
-  options.overlong = parse_overlong(recipe.data.overlong);
+  options.packing = parse_choice("data.packing", recipe.data.packing,
+                                 {PackingKind::none, PackingKind::wrapped, PackingKind::best_fit}, packing_name);
+  options.overlong = parse_choice("data.overlong", recipe.data.overlong,
+                                  {Overlong::split, Overlong::truncate, Overlong::drop}, overlong_name);
   options.stages = parse_context_stages(recipe.data.max_length);
   if (is_evaluation) {
     const auto longest =

@@ -8,27 +8,20 @@
 #include <mutex>
 #include <thread>
 
-#include "backend/cuda/cuda_backend.h"
 #include "comm/thread_ranks.h"
-#include "train/exactness_testing.h"
+#include "train/gpu_testing.h"
 #include "train/initialize.h"
 #include "train/rank.h"
 
 namespace ithaca::testing {
 namespace {
 
-class GpuStep : public ::testing::Test {
+class GpuStep : public GpuModelTest {
  protected:
   void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU: " << cuda_absence_reason();
-    model_ = random_model(8, 2, 0);
-    model_.head_size = 64;
-    model_.hidden_size = 256;
-    model_.intermediate_size = 512;
+    GpuModelTest::SetUp();
     model_.layers.resize(1);  // the driver's launch queue has to hold a whole step while the stream stands still
-    options_.backend.kind = BackendKind::cuda;
-    options_.backend.compute_dtype = DType::bfloat16;
-    options_.backend.devices = cuda_device_count();
+    options_.backend = cuda_choice(DType::bfloat16);
     options_.memory_limit_bytes = int64_t{1} << 30;
   }
 
@@ -37,7 +30,7 @@ class GpuStep : public ::testing::Test {
   void run(RecomputePolicy policy, const Work& work) {
     options_.model.recompute = policy;
     const Sequence sequence = random_sequence(1100, model_.vocabulary, {700, 1, 399}, 3);
-    const ListedSequences dataset({sequence});
+    const ListedDataset dataset({sequence});
     const StepLoader loader(dataset, {});
     run_thread_ranks(1, {120.0}, [&](ThreadRank& thread) {
       TrainingRank rank(thread, model_, options_);
@@ -48,7 +41,6 @@ class GpuStep : public ::testing::Test {
     });
   }
 
-  ModelDescription model_;
   TrainingRankOptions options_;
 };
 
