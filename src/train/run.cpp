@@ -115,8 +115,8 @@ class RankRun {
     Arena& arena = rank_.backend().arena(Tier::device);
     arena.reset_peak();
     const bool is_traced = shared_.trace.includes(step + 1);
-    if (is_traced) trace_->begin();
     const auto start = std::chrono::steady_clock::now();
+    if (is_traced) trace_->begin();
     const double wait_before = rank_.backend().exposed_wait_seconds();
     const double rate = learning_rate(shared_.decisions.rate, step);
     const StepBatch batch = next_batch(step);
