@@ -53,8 +53,7 @@ class CudaAttention::Implementation {
     State& state = state_of(arguments.state);
     check(arguments, state.shape_, arguments.query.dtype);
     if (arguments.tasks.empty() || state.shape_.query_tokens == 0 || state.shape_.query_heads == 0) return;
-    const AttentionCallRules rules =
-        engine_.rules(arguments.query, arguments.key, arguments.value, true, engine_.options().longest_own_forward);
+    const AttentionCallRules rules = engine_.rules(arguments.query, arguments.key, arguments.value, true);
     for (PreparedCall& prepared : engine_.lists().find(arguments.tasks, rules)) {
       Partial& partial = partial_for(state, prepared, arguments, stream);
       run(prepared, arguments, partial, stream);

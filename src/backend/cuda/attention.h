@@ -41,11 +41,6 @@ class CudaAttention {
     bool use_cudnn = true;
     // Task lists with fewer visible pairs (times query heads) than this are not worth cuDNN's launches.
     int64_t smallest_cudnn_work = 1 << 16;
-    // Packed documents that are all no longer than this run in own kernels too, when there are at least so many of them
-    // (times query heads). 0: never; on a H200 cuDNN is quicker still (docs/benchmarks.md).
-    int64_t longest_own_forward = 0;
-    int64_t longest_own_backward = 0;
-    int64_t least_own_heads = 1024;
   };
 
   CudaAttention(WorkspaceProvider workspace, const Options& options);

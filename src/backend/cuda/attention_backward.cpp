@@ -388,8 +388,7 @@ void attention_backward(AttentionEngine& engine, const AttentionBackward& argume
   }
   const bool fused = !engine.options().deterministic && AttentionEngine::is_aligned(arguments.output) &&
                      AttentionEngine::is_aligned(arguments.doutput);
-  const AttentionCallRules rules =
-      engine.rules(arguments.query, arguments.key, arguments.value, fused, engine.options().longest_own_backward);
+  const AttentionCallRules rules = engine.rules(arguments.query, arguments.key, arguments.value, fused);
   std::vector<PreparedCall>& list = engine.lists().find(arguments.tasks, rules);
   const Coverage queries = Coverage::of(list, &PreparedCall::queries);
   const Coverage keys = Coverage::of(list, &PreparedCall::keys);

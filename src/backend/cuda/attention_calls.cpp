@@ -372,11 +372,7 @@ std::vector<AttentionCall> attention_calls(std::span<const AttentionTask> tasks,
     });
     std::vector<AttentionCall> kept;
     for (AttentionCall& call : fused) {
-      const bool too_short = static_cast<int64_t>(call.entries.size()) * rules.query_heads >= rules.least_short_heads &&
-                             std::all_of(call.entries.begin(), call.entries.end(), [&](const AttentionEntry& entry) {
-                               return std::max(entry.q_length, entry.k_length) <= rules.longest_short_entry;
-                             });
-      if (too_short || static_cast<int64_t>(kept.size()) >= rules.most_fused_calls ||
+      if (static_cast<int64_t>(kept.size()) >= rules.most_fused_calls ||
           visible_pairs(call) * rules.query_heads < rules.smallest_fused_work) {
         for (const AttentionEntry& entry : call.entries) rest.tasks.push_back(task_of(call, entry));
       } else {

@@ -53,10 +53,6 @@ struct AttentionCallRules {
   int64_t query_heads = 1;
   // Calls of fewer visible pairs times query heads go to the task kernels.
   int64_t smallest_fused_work = 0;
-  // Calls whose longest rectangle has no more queries and keys than this go to the task kernels (0: none), if there are
-  // at least so many rectangles times query heads.
-  int64_t longest_short_entry = 0;
-  int64_t least_short_heads = 0;
   // Dense rectangles have sides that are multiples of this.
   int64_t dense_multiple = 128;
   // Queries times query heads from which a rectangle fills the device alone, so that a call of its own is quickest.

@@ -202,16 +202,6 @@ TEST(AttentionCalls, LargeRectanglesLeaveARaggedCall) {
   EXPECT_THAT(calls[3].entries, SizeIs(3));
 }
 
-TEST(AttentionCalls, FewShortRectanglesStayFused) {
-  AttentionCallRules rules;
-  rules.longest_short_entry = 64;
-  rules.query_heads = 4;
-  rules.least_short_heads = 8;
-  EXPECT_EQ(attention_calls(std::vector{causal(0, 60)}, rules).at(0).form, AttentionForm::ragged);
-  EXPECT_EQ(attention_calls(std::vector{causal(0, 60), causal(60, 100)}, rules).at(0).form, AttentionForm::tasks);
-  EXPECT_EQ(attention_calls(std::vector{causal(0, 65), causal(65, 100)}, rules).at(0).form, AttentionForm::ragged);
-}
-
 TEST(AttentionCalls, NothingVisibleIsNoCall) {
   EXPECT_THAT(attention_calls({}, {}), IsEmpty());
   EXPECT_THAT(attention_calls(std::vector<AttentionTask>{{0, 10, 0, 10, kNoLower, -10}, {5, 5, 0, 3}}, {}), IsEmpty());
@@ -258,11 +248,9 @@ TEST(AttentionCalls, HoldEveryPairOnce) {
     AttentionCallRules rules;
     rules.dense_multiple = 1 + below(4);
     rules.smallest_fused_work = below(60);
-    rules.longest_short_entry = below(2) * below(8);
     rules.large_entry_rows = 1 + below(30);
     rules.most_entries = 1 + below(5);
     rules.most_large_entries = below(4);
-    rules.least_short_heads = below(4);
     rules.most_fused_calls = 1 + below(20);
     const std::vector<AttentionCall> calls = attention_calls(tasks, rules);
     Pairs expected = pairs_of(tasks);

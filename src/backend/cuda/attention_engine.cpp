@@ -44,11 +44,9 @@ CudnnAttention& AttentionEngine::cudnn() {
   return *cudnn_;
 }
 
-AttentionCallRules AttentionEngine::rules(const Tensor& query, const Tensor& key, const Tensor& value, bool fused,
-                                          int64_t longest_own) const {
+AttentionCallRules AttentionEngine::rules(const Tensor& query, const Tensor& key, const Tensor& value,
+                                          bool fused) const {
   AttentionCallRules rules;
-  rules.longest_short_entry = longest_own;
-  rules.least_short_heads = options_.least_own_heads;
   rules.query_heads = query.extent(1);
   rules.smallest_fused_work = options_.smallest_cudnn_work;
   rules.fused = fused && options_.use_cudnn && query.dtype == DType::bfloat16 &&

@@ -39,8 +39,7 @@ class AttentionEngine {
   int64_t plans_built() const { return cudnn_ == nullptr ? 0 : cudnn_->plans_built(); }
 
   // Calls for tensors of these arguments.
-  AttentionCallRules rules(const Tensor& query, const Tensor& key, const Tensor& value, bool fused,
-                           int64_t longest_own) const;
+  AttentionCallRules rules(const Tensor& query, const Tensor& key, const Tensor& value, bool fused) const;
   // Whether cuDNN can read and write heads of this tensor where they are.
   static bool is_aligned(const Tensor& tensor);
 

@@ -42,10 +42,9 @@ int64_t longest_document(const AttentionCall& call) {
 
 // Everything that attention_calls() depends on.
 std::string content_of(std::span<const AttentionTask> tasks, const AttentionCallRules& rules) {
-  const int64_t numbers[] = {rules.fused ? 1 : 0,       rules.query_heads,      rules.smallest_fused_work,
-                             rules.longest_short_entry, rules.dense_multiple,   rules.large_entry_rows,
-                             rules.most_entries,        rules.most_fused_calls, rules.least_short_heads,
-                             rules.most_large_entries};
+  const int64_t numbers[] = {rules.fused ? 1 : 0,    rules.query_heads,       rules.smallest_fused_work,
+                             rules.dense_multiple,   rules.large_entry_rows,  rules.most_entries,
+                             rules.most_fused_calls, rules.most_large_entries};
   std::string content(reinterpret_cast<const char*>(numbers), sizeof(numbers));
   content.append(reinterpret_cast<const char*>(tasks.data()), tasks.size_bytes());
   return content;
@@ -69,6 +68,7 @@ std::vector<PreparedCall>& AttentionLists::find(std::span<const AttentionTask> t
     prepared.queries = covered_queries(call);
     prepared.keys = covered_keys(call);
     prepared.pairs = visible_pairs(call);
+    prepared.task_count = static_cast<int64_t>(tasks_of(call).size());
     prepared.longest_document = longest_document(call);
     prepared.call = std::move(call);
     calls.push_back(std::move(prepared));
@@ -124,11 +124,10 @@ CudnnRaggedArrays AttentionLists::ragged_arrays(PreparedCall& prepared, const Ra
 AttentionLists::Tiles AttentionLists::tiles(PreparedCall& prepared, cudaStream_t stream) {
   TiledTasks by_query;
   TiledTasks by_key;
-  if (prepared.task_count == 0) {
+  if (prepared.query_tiles == 0) {
     const std::vector<AttentionTask> tasks = tasks_of(prepared.call);
     by_query = tiled_by_queries(tasks, kTaskTile);
     by_key = tiled_by_keys(tasks, kTaskTile);
-    prepared.task_count = static_cast<int64_t>(tasks.size());
     prepared.query_tiles = static_cast<int64_t>(by_query.tiles.size());
     prepared.key_tiles = static_cast<int64_t>(by_key.tiles.size());
   }
@@ -158,15 +157,15 @@ AttentionLists::Tiles AttentionLists::tiles(PreparedCall& prepared, cudaStream_t
 }
 
 DocumentTasks AttentionLists::documents(PreparedCall& prepared, cudaStream_t stream) {
-  std::vector<AttentionTask> tasks = tasks_of(prepared.call);
-  const auto count = static_cast<int64_t>(tasks.size());
-  if (provide(prepared.documents, bytes_of<AttentionTask>(count), stream)) {
+  if (provide(prepared.documents, bytes_of<AttentionTask>(prepared.task_count), stream)) {
+    std::vector<AttentionTask> tasks = tasks_of(prepared.call);
     std::stable_sort(tasks.begin(), tasks.end(), [](const AttentionTask& left, const AttentionTask& right) {
       return visible_pairs(left) > visible_pairs(right);
     });
     upload_bytes(std::as_bytes(std::span(tasks)), prepared.documents.address, stream);
   }
-  return {reinterpret_cast<const AttentionTask*>(prepared.documents.address), count, prepared.longest_document};
+  return {reinterpret_cast<const AttentionTask*>(prepared.documents.address), prepared.task_count,
+          prepared.longest_document};
 }
 
 }  // namespace ithaca::cuda

@@ -36,13 +36,13 @@ struct PreparedCall {
   std::vector<TokenRange> queries;  // that it writes
   std::vector<TokenRange> keys;     // whose gradients it writes
   int64_t pairs = 0;
+  int64_t task_count = 0;
 
   // Strides, batch, first query, first key.
   using RaggedKey = std::tuple<RaggedTokenStrides, int64_t, int64_t, int64_t>;
   std::map<RaggedKey, IndexBlock> ragged;
   // Tasks and tiles by queries, then by keys.
   IndexBlock tasks;
-  int64_t task_count = 0;
   int64_t query_tiles = 0;
   int64_t key_tiles = 0;
   // Of a call whose tasks share neither queries nor keys and are short enough for the document kernel: the most queries

@@ -70,10 +70,8 @@ class CudaTensors {
 
   // On the device; the host side for the reference is integer_pair.exact.
   Pair integers(const std::vector<int64_t>& values) {
-    size_t index = 0;
-    Pair pair = make(DType::int64, {static_cast<int64_t>(values.size())}, {},
-                     [&] { return static_cast<double>(values[index++]); });
-    // A double has 53 bits: the integers themselves go over what came through it.
+    Pair pair = filled(DType::int64, {static_cast<int64_t>(values.size())}, 0.0);
+    // Not as doubles, which have 53 bits.
     backend_.copy_from_host(backend_.compute_stream(), std::as_bytes(std::span(values)), pair.device);
     std::vector<int64_t>& kept = integers_.emplace_back(values);
     kept.push_back(0);
