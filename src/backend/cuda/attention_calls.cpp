@@ -59,14 +59,18 @@ std::optional<AttentionTask> cut(const AttentionTask& task, TokenRange queries, 
   return part;
 }
 
-bool is_beside(const AttentionTask& first, const AttentionTask& second) {
-  return first.q_begin == second.q_begin && first.q_end == second.q_end && first.k_end == second.k_begin;
+// Side by side: the same queries see the keys of both.
+bool are_beside(const AttentionTask& left, const AttentionTask& right) {
+  return left.q_begin == right.q_begin && left.q_end == right.q_end && left.k_end == right.k_begin;
 }
-bool is_below(const AttentionTask& first, const AttentionTask& second) {
-  return first.k_begin == second.k_begin && first.k_end == second.k_end && first.q_end == second.q_begin;
+// One above the other, beginning with the same key. The lower one may see more: that is how a causal square looks that
+// a layout has cut between its queries.
+bool are_stacked(const AttentionTask& upper, const AttentionTask& lower) {
+  return upper.q_end == lower.q_begin && upper.k_begin == lower.k_begin && upper.k_end <= lower.k_end;
 }
 
-// One task of the same pairs as two neighbours, if there is one: the bounds come from whichever of the two has them.
+// One task of the same pairs as two that are beside each other or stacked, if there is one: the bounds come from
+// whichever of the two has them.
 std::optional<AttentionTask> join(const AttentionTask& first, const AttentionTask& second) {
   AttentionTask whole = first;
   whole.q_end = second.q_end;
@@ -77,8 +81,10 @@ std::optional<AttentionTask> join(const AttentionTask& first, const AttentionTas
   whole.upper = has_upper(first) ? first.upper : has_upper(second) ? second.upper + shift : columns_of(whole) - 1;
   whole.lower = std::max(whole.lower, -rows_of(whole));
   whole.upper = std::min(whole.upper, columns_of(whole) - 1);
+  // What a stacked task does not see of the whole's keys must be hidden there too.
+  const bool is_beside = are_beside(first, second);
   const auto part = [&](const AttentionTask& like) {
-    return cut(whole, {like.q_begin, like.q_end}, {like.k_begin, like.k_end});
+    return cut(whole, {like.q_begin, like.q_end}, {like.k_begin, is_beside ? like.k_end : whole.k_end});
   };
   if (part(first) != first || part(second) != second) return std::nullopt;
   return whole;
@@ -111,11 +117,11 @@ void join_all(std::vector<AttentionTask>& tasks) {
     before = tasks.size();
     // Keys first: a query that all its keys are joined for needs no merging.
     sort_by_queries(tasks);
-    join_neighbours(tasks, is_beside);
+    join_neighbours(tasks, are_beside);
     std::sort(tasks.begin(), tasks.end(), [](const AttentionTask& left, const AttentionTask& right) {
-      return std::tie(left.k_begin, left.k_end, left.q_begin) < std::tie(right.k_begin, right.k_end, right.q_begin);
+      return std::tie(left.k_begin, left.q_begin) < std::tie(right.k_begin, right.q_begin);
     });
-    join_neighbours(tasks, is_below);
+    join_neighbours(tasks, are_stacked);
   }
   sort_by_queries(tasks);
 }

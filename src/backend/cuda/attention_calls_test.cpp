@@ -109,14 +109,12 @@ TEST(AttentionCalls, WindowsCountFromTheDiagonal) {
 // Ring rank r of 4 in the zigzag layout holds chunks r and 7 - r.
 TEST(AttentionCalls, ZigzagHopsAreSingleRectangles) {
   const int64_t c = 512;
-  // Own keys: both chunks causal, the second one sees the first one too.
+  // Own keys: both chunks causal, the second one sees the first one too. In local indices that is one causal square.
   auto calls = attention_calls(std::vector{causal(0, c), full(c, 2 * c, 0, c), causal(c, 2 * c)}, {});
-  ASSERT_THAT(calls, SizeIs(2));
-  for (const AttentionCall& call : calls) EXPECT_EQ(call.form, AttentionForm::dense);
-  EXPECT_EQ(calls[0].mask, AttentionMask::causal_bottom_right);
-  EXPECT_THAT(calls[0].entries, ElementsAre(AttentionEntry{c, c, 0, 2 * c}));
-  EXPECT_THAT(calls[1].entries, ElementsAre(AttentionEntry{0, c, 0, c}));
-  EXPECT_TRUE(are_disjoint(covered_queries(calls[0]), covered_queries(calls[1])));
+  ASSERT_THAT(calls, SizeIs(1));
+  EXPECT_EQ(calls[0].form, AttentionForm::dense);
+  EXPECT_EQ(calls[0].mask, AttentionMask::causal);
+  EXPECT_THAT(calls[0].entries, ElementsAre(AttentionEntry{0, 2 * c, 0, 2 * c}));
   // Keys of a lower rank: both chunks see its first one.
   calls = attention_calls(std::vector{full(0, c, 0, c), full(c, 2 * c, 0, c)}, {});
   ASSERT_THAT(calls, SizeIs(1));
@@ -125,6 +123,22 @@ TEST(AttentionCalls, ZigzagHopsAreSingleRectangles) {
   calls = attention_calls(std::vector{full(c, 2 * c, 0, c), full(c, 2 * c, c, 2 * c)}, {});
   ASSERT_THAT(calls, SizeIs(1));
   EXPECT_THAT(calls[0].entries, ElementsAre(AttentionEntry{c, c, 0, 2 * c}));
+}
+
+// Documents that a layout has cut into several pieces are whole again where their pieces lie together.
+TEST(AttentionCalls, CutSquaresAreJoined) {
+  // Three pieces, of queries as of keys.
+  auto calls = attention_calls(
+      std::vector{causal(0, 3), full(3, 7, 0, 3), causal(3, 7), full(7, 12, 0, 3), full(7, 12, 3, 7), causal(7, 12)},
+      {});
+  ASSERT_THAT(calls, SizeIs(1));
+  EXPECT_EQ(calls[0].mask, AttentionMask::causal);
+  EXPECT_THAT(calls[0].entries, ElementsAre(AttentionEntry{0, 12, 0, 12}));
+  // The lower one sees more of the first keys than its diagonal allows: no mask holds both.
+  calls = attention_calls(std::vector{causal(0, 8), full(8, 16, 0, 8)}, {});
+  EXPECT_EQ(pairs_of(calls), pairs_of(std::vector{causal(0, 8), full(8, 16, 0, 8)}));
+  calls = attention_calls(std::vector{causal(0, 8), full(8, 16, 0, 10)}, {});
+  EXPECT_THAT(calls, SizeIs(2));
 }
 
 // Striped: the keys of a later rank are visible below the diagonal only.
