@@ -320,7 +320,7 @@ std::array<std::byte, 16> pattern_of(DType dtype, double value) {
 
 // ---- sums of several tensors ----
 
-// kSmall as in StridedLayout::offset. Layouts are in units of one element, or of one vector where all are contiguous.
+// Layouts are in units of one element, or of one vector where all views allow it.
 template <typename T>
 struct SumView {
   int parts = 0;
@@ -344,24 +344,63 @@ struct SumPack {
   alignas(kWidth * sizeof(T)) T values[kWidth];
 };
 
-template <typename T, int kWidth, bool kContiguous>
+// Units of every part that a thread has on their way: parts may lie on another device, whose memory is far away.
+constexpr int kSumUnroll = 4;
+
+// `count` units; kSmall as in StridedLayout::offset.
+template <typename T, int kWidth, bool kSmall>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ SumView<T> view, int64_t count) {
   using Unit = SumPack<T, kWidth>;
-  for (int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; index < count;
-       index += static_cast<int64_t>(gridDim.x) * kThreads) {
-    const auto load = [&](int part) {
-      const int64_t offset = kContiguous ? index : view.layouts[part].template offset<false>(index);
-      return *reinterpret_cast<const Unit*>(view.data[part] + offset * kWidth);
-    };
-    Unit sum = load(0);
-    for (int part = 1; part < view.parts; ++part) {
-      const Unit other = load(part);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kSumUnroll;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kSumUnroll + threadIdx.x; first < count;
+       first += stride) {
+    const auto load = [&](int part, Unit* units) {
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum.values[i] = add_values(sum.values[i], other.values[i]);
+      for (int step = 0; step < kSumUnroll; ++step) {
+        const int64_t index = first + step * kThreads;
+        if (index >= count) continue;
+        const int64_t offset = view.layouts[part].template offset<kSmall>(index);
+        units[step] = *reinterpret_cast<const Unit*>(view.data[part] + offset * kWidth);
+      }
+    };
+    Unit sums[kSumUnroll] = {};
+    load(0, sums);
+    for (int part = 1; part < view.parts; ++part) {
+      Unit others[kSumUnroll] = {};
+      load(part, others);
+#pragma unroll
+      for (int step = 0; step < kSumUnroll; ++step) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          sums[step].values[i] = add_values(sums[step].values[i], others[step].values[i]);
+        }
+      }
     }
-    const int64_t offset = kContiguous ? index : view.to_layout.template offset<false>(index);
-    *reinterpret_cast<Unit*>(view.to + offset * kWidth) = sum;
+#pragma unroll
+    for (int step = 0; step < kSumUnroll; ++step) {
+      const int64_t index = first + step * kThreads;
+      if (index >= count) continue;
+      const int64_t offset = view.to_layout.template offset<kSmall>(index);
+      *reinterpret_cast<Unit*>(view.to + offset * kWidth) = sums[step];
+    }
   }
+}
+
+template <int kWidth, typename T>
+void launch_sum(SumView<T> view, int64_t count, cudaStream_t stream) {
+  // Enough for the bandwidth of a link or of the memory; more would take the multiprocessors from the work that hides
+  // the sum.
+  constexpr int64_t kMostBlocks = 512;
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>(divide_up(count, int64_t{kThreads} * kSumUnroll), int64_t{kMostBlocks}));
+  for (int part = 0; part < view.parts; ++part) set_divisors(view.layouts[part]);
+  set_divisors(view.to_layout);
+  if (count < kSmallCount) {
+    sum_kernel<T, kWidth, true><<<blocks, kThreads, 0, stream>>>(view, count);
+  } else {
+    sum_kernel<T, kWidth, false><<<blocks, kThreads, 0, stream>>>(view, count);
+  }
+  ITHACA_CUDA_CHECK_LAUNCH("sum_elements");
 }
 
 template <typename T>
@@ -371,26 +410,21 @@ void sum_typed(std::span<const Tensor> parts, const Tensor& to, cudaStream_t str
   view.parts = static_cast<int>(parts.size());
   view.to = to.as<T>();
   view.to_layout = layout_of(to);
-  const int64_t count = to.element_count();
-  bool contiguous = to.is_contiguous();
-  bool vectors = is_aligned(to, 16) && count % kVector == 0;
+  bool vectors = is_aligned(to, 16);
   for (size_t part = 0; part < parts.size(); ++part) {
     view.data[part] = parts[part].as<T>();
     view.layouts[part] = layout_of(parts[part]);
-    contiguous = contiguous && parts[part].is_contiguous();
     vectors = vectors && is_aligned(parts[part], 16);
   }
-  const auto blocks = [](int64_t units) {
-    return static_cast<unsigned>(std::min<int64_t>(divide_up(units, kThreads), int64_t{1} << 30));
-  };
-  if (contiguous && vectors) {
-    sum_kernel<T, kVector, true><<<blocks(count / kVector), kThreads, 0, stream>>>(view, count / kVector);
-  } else if (contiguous) {
-    sum_kernel<T, 1, true><<<blocks(count), kThreads, 0, stream>>>(view, count);
+  SumView<T> of_vectors = view;
+  vectors = vectors && to_units(of_vectors.to_layout, kVector) &&
+            std::all_of(of_vectors.layouts, of_vectors.layouts + view.parts,
+                        [](StridedLayout& layout) { return to_units(layout, kVector); });
+  if (vectors) {
+    launch_sum<kVector>(of_vectors, to.element_count() / kVector, stream);
   } else {
-    sum_kernel<T, 1, false><<<blocks(count), kThreads, 0, stream>>>(view, count);
+    launch_sum<1>(view, to.element_count(), stream);
   }
-  ITHACA_CUDA_CHECK_LAUNCH("sum_elements");
 }
 
 }  // namespace
