@@ -115,13 +115,18 @@ class RankRun {
     Arena& arena = rank_.backend().arena(Tier::device);
     arena.reset_peak();
     const bool is_traced = shared_.trace.includes(step + 1);
-    const auto start = std::chrono::steady_clock::now();
     if (is_traced) trace_->begin();
+    auto start = std::chrono::steady_clock::now();
     const double wait_before = rank_.backend().exposed_wait_seconds();
     const double rate = learning_rate(shared_.decisions.rate, step);
     const StepBatch batch = next_batch(step);
     const StepResult outcome = rank_.step().run(batch, rate);
-    if (is_traced) trace_->end();
+    if (is_traced) {
+      // Reading the recording is no part of the step.
+      const auto ended = std::chrono::steady_clock::now();
+      trace_->end();
+      start += std::chrono::steady_clock::now() - ended;
+    }
 
     StepMetrics metrics;
     metrics.step = step + 1;

@@ -61,7 +61,6 @@ class GpuTrace : public ::testing::Test {
     const PhaseTable& table = recorder_.trace->phases;
     EXPECT_EQ(table.dropped, 0);
     EXPECT_EQ(table.sum().total(), table.nanoseconds);
-    EXPECT_LE(static_cast<double>(table.nanoseconds) * 1e-9, recorder_.steps[2].step_seconds);
     for (const PhaseTimes& row : table.rows) {
       if (row.phase == kOtherPhase) {
         EXPECT_EQ(row.operations, 0) << "all kernels belong to a phase";
@@ -70,6 +69,7 @@ class GpuTrace : public ::testing::Test {
       }
     }
     const auto threads = slices_by_thread(trace_events(request_.path));
+    EXPECT_GE(table.nanoseconds, step_duration(threads, 0, 3));
     for (const auto& [thread, slices] : threads) expect_nested(slices);
     for (int rank = 0; rank < ranks; ++rank) {
       const std::vector<TraceSlice>& compute = threads.at({rank, 1});

@@ -67,6 +67,16 @@ inline std::map<std::pair<int, int>, std::vector<TraceSlice>> slices_by_thread(c
   return result;
 }
 
+// How long the rank's thread was in the step.
+inline int64_t step_duration(const std::map<std::pair<int, int>, std::vector<TraceSlice>>& threads, int rank,
+                             int64_t step) {
+  for (const TraceSlice& slice : threads.at({rank, 0})) {
+    if (slice.category == "step" && slice.name == "step " + std::to_string(step)) return slice.end - slice.begin;
+  }
+  ADD_FAILURE() << "rank " << rank << " shows no step " << step;
+  return 0;
+}
+
 // Slices of one thread are inside one another or apart, and an outer one comes before its inner ones.
 inline void expect_nested(const std::vector<TraceSlice>& slices) {
   std::vector<TraceSlice> open;
