@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <exception>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,22 +27,6 @@ const Call& call_of(const MeetingTicket& ticket, int seat) {
 const Tensor& at(const std::vector<Tensor>& blocks, int rank) {
   return blocks[static_cast<size_t>(rank)];
 }
-
-std::vector<Tensor> blocks_of(std::span<const Tensor> blocks) {
-  return {blocks.begin(), blocks.end()};
-}
-
-// Shuts a ticket's seat at the end of its work, unless it was closed in order.
-class WithdrawAtEnd {
- public:
-  explicit WithdrawAtEnd(MeetingTicket& ticket) : ticket_(ticket) {}
-  WithdrawAtEnd(const WithdrawAtEnd&) = delete;
-  WithdrawAtEnd& operator=(const WithdrawAtEnd&) = delete;
-  ~WithdrawAtEnd() { ticket_.withdraw(); }
-
- private:
-  MeetingTicket& ticket_;
-};
 
 // The ranks other than the own one that `belongs` says so of, beginning with the next one.
 template <typename Predicate>
@@ -176,167 +158,86 @@ void run_broadcast(MeetingTicket& ticket, Call& call, DeviceIssuer& issuer) {
 
 // Either ticket may be null. Neither side waits for more than its peer.
 void run_send_receive(MeetingTicket* outgoing, MeetingTicket* incoming, Call& call, DeviceIssuer& issuer) {
-  constexpr int kSender = 0;
-  constexpr int kReceiver = 1;
   if (outgoing != nullptr) outgoing->open();
   if (incoming != nullptr) {
     incoming->open();
     {
-      const MeetingReading reading = incoming->read({&kSender, 1});
-      wait_until_ready(issuer, *incoming, {&kSender, 1});
-      copy(issuer, call_of(*incoming, kSender).send.front(), call.receive.front());
+      const MeetingReading reading = incoming->read({&kSenderSeat, 1});
+      wait_until_ready(issuer, *incoming, {&kSenderSeat, 1});
+      copy(issuer, call_of(*incoming, kSenderSeat).send.front(), call.receive.front());
       call.done = issuer.record();
     }
     incoming->close();
   }
-  if (outgoing != nullptr) close(issuer, *outgoing, {&kReceiver, 1});
+  if (outgoing != nullptr) close(issuer, *outgoing, {&kReceiverSeat, 1});
 }
 
-using Run = void (*)(MeetingTicket& ticket, Call& call, DeviceIssuer& issuer);
-
-// Calls a collective on the board and runs it where the stream issues.
-void issue(MeetingBoard& board, int rank, DeviceMovement& movement, Stream& stream, const std::shared_ptr<Call>& call,
-           Run run) {
-  auto ticket = board.meet(rank, call);
-  movement.issue(stream, [ticket = std::move(ticket), call, run](DeviceIssuer& issuer) {
-    const WithdrawAtEnd end(*ticket);
-    call->ready = issuer.record();
-    run(*ticket, *call, issuer);
-  });
+void run(MeetingTicket& ticket, Call& call, DeviceIssuer& issuer) {
+  switch (call.collective) {
+    case Collective::all_to_all:
+      return run_all_to_all(ticket, call, issuer);
+    case Collective::all_gather:
+      return run_all_gather(ticket, call, issuer);
+    case Collective::reduce_scatter:
+      return run_reduce_scatter(ticket, call, issuer);
+    case Collective::all_reduce:
+      return run_all_reduce(ticket, call, issuer);
+    case Collective::broadcast:
+      return run_broadcast(ticket, call, issuer);
+    case Collective::send_receive:
+    case Collective::barrier:
+    case Collective::split:
+      break;
+  }
+  throw ContractError("this operation is no collective of a stream");
 }
 
 }  // namespace
 
 DeviceCommunicator::DeviceCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend,
                                        DeviceMovement& movement, ExchangeFlows flows)
-    : board_(std::move(board)),
-      rank_(rank),
-      backend_(backend),
-      movement_(movement),
-      flows_(std::move(flows)),
-      exceptions_in_flight_(std::uncaught_exceptions()) {
-  if (board_->size() > movement_.most_sum_parts()) {
-    throw ConfigurationError(fmt::format("{} ranks in one process exchange device memory; at most {} can",
-                                         board_->size(), movement_.most_sum_parts()));
+    : BoardCommunicator(std::move(board), rank, backend, std::move(flows)), movement_(movement) {
+  if (size() > movement_.most_sum_parts()) {
+    throw ConfigurationError(fmt::format("{} ranks in one process exchange device memory; at most {} can", size(),
+                                         movement_.most_sum_parts()));
   }
 }
 
-DeviceCommunicator::~DeviceCommunicator() {
-  // As ThreadCommunicator: operations that this rank's streams still wait in must end before the backend goes.
-  if (std::uncaught_exceptions() > exceptions_in_flight_ || std::current_exception() != nullptr) board_->abandon(rank_);
+std::shared_ptr<CollectiveCall> DeviceCommunicator::make_call() const {
+  return std::make_shared<Call>();
 }
 
-ScopeName DeviceCommunicator::begin(const CollectiveCall& call) {
-  check_call(call, rank_, size());
-  const auto index = static_cast<size_t>(call.collective);
-  ++traffic_.calls[index];
-  const ScopeName name = flows_.next(call, rank_, size());
-  traffic_.bytes_sent[index] += name.bytes;
-  return name;
-}
-
-void DeviceCommunicator::all_to_all(Stream& stream, std::span<const Tensor> send, std::span<const Tensor> receive) {
-  const auto call = std::make_shared<Call>();
-  call->collective = Collective::all_to_all;
-  call->send = blocks_of(send);
-  call->receive = blocks_of(receive);
-  const TraceScope scope(backend_, begin(*call));
-  issue(*board_, rank_, movement_, stream, call, run_all_to_all);
-}
-
-void DeviceCommunicator::all_gather(Stream& stream, const Tensor& send, std::span<const Tensor> receive) {
-  const auto call = std::make_shared<Call>();
-  call->collective = Collective::all_gather;
-  call->send = {send};
-  call->receive = blocks_of(receive);
-  const TraceScope scope(backend_, begin(*call));
-  issue(*board_, rank_, movement_, stream, call, run_all_gather);
-}
-
-void DeviceCommunicator::reduce_scatter(Stream& stream, std::span<const Tensor> send, const Tensor& receive) {
-  const auto call = std::make_shared<Call>();
-  call->collective = Collective::reduce_scatter;
-  call->send = blocks_of(send);
-  call->receive = {receive};
-  const TraceScope scope(backend_, begin(*call));
-  issue(*board_, rank_, movement_, stream, call, run_reduce_scatter);
-}
-
-void DeviceCommunicator::all_reduce(Stream& stream, const Tensor& data) {
-  const auto call = std::make_shared<Call>();
-  call->collective = Collective::all_reduce;
-  call->send = {data};
-  call->receive = {data};
-  const TraceScope scope(backend_, begin(*call));
-  issue(*board_, rank_, movement_, stream, call, run_all_reduce);
-}
-
-void DeviceCommunicator::broadcast(Stream& stream, const Tensor& data, int root) {
-  const auto call = std::make_shared<Call>();
-  call->collective = Collective::broadcast;
-  call->send = {data};
-  call->receive = {data};
-  call->root = root;
-  const TraceScope scope(backend_, begin(*call));
-  issue(*board_, rank_, movement_, stream, call, run_broadcast);
-}
-
-void DeviceCommunicator::send_receive(Stream& stream, const Tensor& send, int to, const Tensor& receive, int from) {
-  const auto call = std::make_shared<Call>();
-  call->collective = Collective::send_receive;
-  call->send = {send};
-  call->receive = {receive};
-  call->to = send.is_absent() ? -1 : to;
-  call->from = receive.is_absent() ? -1 : from;
-  const TraceScope scope(backend_, begin(*call));
-  if (call->to == rank_) {  // and `from` too: a group of one, say
-    board_->world().throw_if_failed();
-    movement_.issue(stream, [call](DeviceIssuer& issuer) { copy(issuer, call->send.front(), call->receive.front()); });
-    return;
-  }
-  std::shared_ptr<MeetingTicket> outgoing;
-  std::shared_ptr<MeetingTicket> incoming;
-  if (call->to >= 0) outgoing = board_->meet_pair(rank_, call->to, true, call);
-  if (call->from >= 0) incoming = board_->meet_pair(rank_, call->from, false, call);
-  if (outgoing == nullptr && incoming == nullptr) return;
-  movement_.issue(stream, [outgoing = std::move(outgoing), incoming = std::move(incoming), call](DeviceIssuer& issuer) {
-    struct WithdrawBoth {
-      MeetingTicket* outgoing;
-      MeetingTicket* incoming;
-      ~WithdrawBoth() {
-        if (outgoing != nullptr) outgoing->withdraw();
-        if (incoming != nullptr) incoming->withdraw();
-      }
-    } const end{outgoing.get(), incoming.get()};
-    call->ready = issuer.record();
-    run_send_receive(outgoing.get(), incoming.get(), *call, issuer);
+void DeviceCommunicator::enqueue(Stream& stream, std::shared_ptr<CollectiveCall> call,
+                                 std::shared_ptr<MeetingTicket> ticket) {
+  movement_.issue(stream, [ticket = std::move(ticket), call = std::move(call)](DeviceIssuer& issuer) {
+    const WithdrawAtEnd end(ticket.get());
+    auto& own = static_cast<Call&>(*call);
+    own.ready = issuer.record();
+    run(*ticket, own, issuer);
   });
 }
 
-void DeviceCommunicator::barrier() {
-  const auto call = std::make_shared<Call>();
-  call->collective = Collective::barrier;
-  static_cast<void>(begin(*call));
-  const auto ticket = board_->meet(rank_, call);
-  ticket->wait_for_calls();
-  ticket->close();
+void DeviceCommunicator::enqueue_messages(Stream& stream, std::shared_ptr<CollectiveCall> call,
+                                          std::shared_ptr<MeetingTicket> outgoing,
+                                          std::shared_ptr<MeetingTicket> incoming) {
+  movement_.issue(stream, [outgoing = std::move(outgoing), incoming = std::move(incoming),
+                           call = std::move(call)](DeviceIssuer& issuer) {
+    const WithdrawAtEnd end(outgoing.get(), incoming.get());
+    auto& own = static_cast<Call&>(*call);
+    own.ready = issuer.record();
+    run_send_receive(outgoing.get(), incoming.get(), own, issuer);
+  });
 }
 
-std::unique_ptr<Communicator> DeviceCommunicator::split(int color, int key, std::string_view name) {
-  const auto call = std::make_shared<Call>();
-  call->collective = Collective::split;
-  call->color = color;
-  call->key = key;
-  static_cast<void>(begin(*call));
-  const auto ticket = board_->meet(rank_, call);
-  ticket->wait_for_calls();
-  auto [board, rank] = ticket->split_group(std::string(name));
-  ticket->close();
-  return std::make_unique<DeviceCommunicator>(std::move(board), rank, backend_, movement_, flows_.of_split(color));
+void DeviceCommunicator::enqueue_own_message(Stream& stream, std::shared_ptr<CollectiveCall> call) {
+  movement_.issue(stream, [call = std::move(call)](DeviceIssuer& issuer) {
+    copy(issuer, call->send.front(), call->receive.front());
+  });
 }
 
-void DeviceCommunicator::abort(std::string_view reason) noexcept {
-  board_->world().abort(board_->world_ranks()[static_cast<size_t>(rank_)], reason);
+std::unique_ptr<Communicator> DeviceCommunicator::make_group(std::shared_ptr<MeetingBoard> board, int rank,
+                                                             ExchangeFlows flows) const {
+  return std::make_unique<DeviceCommunicator>(std::move(board), rank, backend(), movement_, std::move(flows));
 }
 
 }  // namespace ithaca

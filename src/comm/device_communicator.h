@@ -7,51 +7,29 @@
 #pragma once
 
 #include <memory>
-#include <span>
-#include <string_view>
 
 #include "backend/device_movement.h"
-#include "comm/board.h"
-#include "comm/communicator.h"
-#include "comm/exchange_flows.h"
+#include "comm/board_communicator.h"
 
 namespace ithaca {
 
-class DeviceCommunicator final : public Communicator {
+class DeviceCommunicator final : public BoardCommunicator {
  public:
   // Rank `rank` of the board's group, all of whose ranks have this form. `backend` and `movement`, which enqueues on
   // the backend's streams, must outlive the communicator.
   DeviceCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend, DeviceMovement& movement,
                      ExchangeFlows flows = {});
-  ~DeviceCommunicator() override;
-
-  int rank() const override { return rank_; }
-  int size() const override { return board_->size(); }
-
-  void all_to_all(Stream& stream, std::span<const Tensor> send, std::span<const Tensor> receive) override;
-  void all_gather(Stream& stream, const Tensor& send, std::span<const Tensor> receive) override;
-  void reduce_scatter(Stream& stream, std::span<const Tensor> send, const Tensor& receive) override;
-  void all_reduce(Stream& stream, const Tensor& data) override;
-  void broadcast(Stream& stream, const Tensor& data, int root) override;
-  void send_receive(Stream& stream, const Tensor& send, int to, const Tensor& receive, int from) override;
-  void barrier() override;
-
-  std::unique_ptr<Communicator> split(int color, int key, std::string_view name = {}) override;
-  void abort(std::string_view reason) noexcept override;
-
-  const Traffic& traffic() const override { return traffic_; }
 
  private:
-  // Checks and counts the call, and names it for traces.
-  ScopeName begin(const CollectiveCall& call);
+  std::shared_ptr<CollectiveCall> make_call() const override;
+  void enqueue(Stream& stream, std::shared_ptr<CollectiveCall> call, std::shared_ptr<MeetingTicket> ticket) override;
+  void enqueue_messages(Stream& stream, std::shared_ptr<CollectiveCall> call, std::shared_ptr<MeetingTicket> outgoing,
+                        std::shared_ptr<MeetingTicket> incoming) override;
+  void enqueue_own_message(Stream& stream, std::shared_ptr<CollectiveCall> call) override;
+  std::unique_ptr<Communicator> make_group(std::shared_ptr<MeetingBoard> board, int rank,
+                                           ExchangeFlows flows) const override;
 
-  std::shared_ptr<MeetingBoard> board_;
-  int rank_;
-  Backend& backend_;
   DeviceMovement& movement_;
-  Traffic traffic_;
-  ExchangeFlows flows_;
-  int exceptions_in_flight_;  // when this was made
 };
 
 }  // namespace ithaca

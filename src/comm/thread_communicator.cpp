@@ -1,28 +1,15 @@
 #include "comm/thread_communicator.h"
 
-#include <exception>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/collective_call.h"
 #include "comm/host_movement.h"
 
 namespace ithaca {
 
 namespace {
-
-// Shuts a ticket's seat at the end of its work, unless it was closed in order.
-class WithdrawAtEnd {
- public:
-  explicit WithdrawAtEnd(MeetingTicket& ticket) : ticket_(ticket) {}
-  WithdrawAtEnd(const WithdrawAtEnd&) = delete;
-  WithdrawAtEnd& operator=(const WithdrawAtEnd&) = delete;
-  ~WithdrawAtEnd() { ticket_.withdraw(); }
-
- private:
-  MeetingTicket& ticket_;
-};
 
 const Tensor& at(const std::vector<Tensor>& blocks, int rank) {
   return blocks[static_cast<size_t>(rank)];
@@ -51,7 +38,7 @@ void read_others(MeetingTicket& ticket, int phase, const Wants& wants, const Rea
 }
 
 void run_all_to_all(MeetingTicket& ticket) {
-  const WithdrawAtEnd end(ticket);
+  const WithdrawAtEnd end(&ticket);
   const int own = ticket.seat();
   const CollectiveCall& call = ticket.call_of(own);
   ticket.open();
@@ -63,7 +50,7 @@ void run_all_to_all(MeetingTicket& ticket) {
 }
 
 void run_all_gather(MeetingTicket& ticket) {
-  const WithdrawAtEnd end(ticket);
+  const WithdrawAtEnd end(&ticket);
   const int own = ticket.seat();
   const CollectiveCall& call = ticket.call_of(own);
   ticket.open();
@@ -83,7 +70,7 @@ std::vector<int> all_others(const MeetingTicket& ticket) {
 }
 
 void run_reduce_scatter(MeetingTicket& ticket) {
-  const WithdrawAtEnd end(ticket);
+  const WithdrawAtEnd end(&ticket);
   const int own = ticket.seat();
   const CollectiveCall& call = ticket.call_of(own);
   ticket.open();
@@ -101,7 +88,7 @@ void run_reduce_scatter(MeetingTicket& ticket) {
 // ranks and then copies the slices of the others; nobody writes a slice that another one still reads, because only its
 // owner reads the terms of a slice.
 void run_all_reduce(MeetingTicket& ticket) {
-  const WithdrawAtEnd end(ticket);
+  const WithdrawAtEnd end(&ticket);
   const int own = ticket.seat();
   const Tensor& data = ticket.call_of(own).send.front();
   const int64_t count = block_elements(data);
@@ -131,7 +118,7 @@ void run_all_reduce(MeetingTicket& ticket) {
 }
 
 void run_broadcast(MeetingTicket& ticket) {
-  const WithdrawAtEnd end(ticket);
+  const WithdrawAtEnd end(&ticket);
   const int own = ticket.seat();
   const CollectiveCall& call = ticket.call_of(own);
   const bool has_data = block_elements(call.send.front()) > 0;
@@ -146,22 +133,13 @@ void run_broadcast(MeetingTicket& ticket) {
 
 // Either ticket may be null. The data goes out while the other comes in, and neither side waits for more than its peer.
 void run_send_receive(MeetingTicket* outgoing, MeetingTicket* incoming) {
-  constexpr int kSender = 0;
-  constexpr int kReceiver = 1;
-  struct WithdrawBoth {
-    MeetingTicket* outgoing;
-    MeetingTicket* incoming;
-    ~WithdrawBoth() {
-      if (outgoing != nullptr) outgoing->withdraw();
-      if (incoming != nullptr) incoming->withdraw();
-    }
-  } const end{outgoing, incoming};
+  const WithdrawAtEnd end(outgoing, incoming);
   if (outgoing != nullptr) outgoing->open();
   if (incoming != nullptr) {
     incoming->open();
     {
-      const MeetingReading reading = incoming->read({&kSender, 1});
-      copy_elements(incoming->call_of(kSender).send.front(), incoming->call_of(kReceiver).receive.front());
+      const MeetingReading reading = incoming->read({&kSenderSeat, 1});
+      copy_elements(incoming->call_of(kSenderSeat).send.front(), incoming->call_of(kReceiverSeat).receive.front());
     }
     incoming->close();
   }
@@ -171,130 +149,52 @@ void run_send_receive(MeetingTicket* outgoing, MeetingTicket* incoming) {
   }
 }
 
-std::vector<Tensor> blocks_of(std::span<const Tensor> blocks) {
-  return {blocks.begin(), blocks.end()};
+void run(MeetingTicket& ticket, Collective collective) {
+  switch (collective) {
+    case Collective::all_to_all:
+      return run_all_to_all(ticket);
+    case Collective::all_gather:
+      return run_all_gather(ticket);
+    case Collective::reduce_scatter:
+      return run_reduce_scatter(ticket);
+    case Collective::all_reduce:
+      return run_all_reduce(ticket);
+    case Collective::broadcast:
+      return run_broadcast(ticket);
+    case Collective::send_receive:
+    case Collective::barrier:
+    case Collective::split:
+      break;
+  }
+  throw ContractError("this operation is no collective of a stream");
 }
 
 }  // namespace
 
 ThreadCommunicator::ThreadCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend,
                                        ExchangeFlows flows)
-    : board_(std::move(board)),
-      rank_(rank),
-      backend_(backend),
-      flows_(std::move(flows)),
-      exceptions_in_flight_(std::uncaught_exceptions()) {}
+    : BoardCommunicator(std::move(board), rank, backend, std::move(flows)) {}
 
-ThreadCommunicator::~ThreadCommunicator() {
-  // Torn down by an exception: operations that this rank's streams still wait in must end now, for the backend is torn
-  // down next and joins its streams, while the cause reaches the other ranks only when the rank's body is left.
-  if (std::uncaught_exceptions() > exceptions_in_flight_ || std::current_exception() != nullptr) board_->abandon(rank_);
+void ThreadCommunicator::enqueue(Stream& stream, std::shared_ptr<CollectiveCall> call,
+                                 std::shared_ptr<MeetingTicket> ticket) {
+  backend().enqueue(stream, [ticket = std::move(ticket), collective = call->collective] { run(*ticket, collective); });
 }
 
-ScopeName ThreadCommunicator::begin(const CollectiveCall& call) {
-  check_call(call, rank_, size());
-  const auto index = static_cast<size_t>(call.collective);
-  ++traffic_.calls[index];
-  const ScopeName name = flows_.next(call, rank_, size());
-  traffic_.bytes_sent[index] += name.bytes;
-  return name;
-}
-
-void ThreadCommunicator::enqueue(Stream& stream, CollectiveCall call, void (*work)(MeetingTicket& ticket)) {
-  const TraceScope scope(backend_, begin(call));
-  auto ticket = board_->meet(rank_, std::make_shared<CollectiveCall>(std::move(call)));
-  backend_.enqueue(stream, [ticket = std::move(ticket), work] { work(*ticket); });
-}
-
-void ThreadCommunicator::all_to_all(Stream& stream, std::span<const Tensor> send, std::span<const Tensor> receive) {
-  CollectiveCall call;
-  call.collective = Collective::all_to_all;
-  call.send = blocks_of(send);
-  call.receive = blocks_of(receive);
-  enqueue(stream, std::move(call), run_all_to_all);
-}
-
-void ThreadCommunicator::all_gather(Stream& stream, const Tensor& send, std::span<const Tensor> receive) {
-  CollectiveCall call;
-  call.collective = Collective::all_gather;
-  call.send = {send};
-  call.receive = blocks_of(receive);
-  enqueue(stream, std::move(call), run_all_gather);
-}
-
-void ThreadCommunicator::reduce_scatter(Stream& stream, std::span<const Tensor> send, const Tensor& receive) {
-  CollectiveCall call;
-  call.collective = Collective::reduce_scatter;
-  call.send = blocks_of(send);
-  call.receive = {receive};
-  enqueue(stream, std::move(call), run_reduce_scatter);
-}
-
-void ThreadCommunicator::all_reduce(Stream& stream, const Tensor& data) {
-  CollectiveCall call;
-  call.collective = Collective::all_reduce;
-  call.send = {data};
-  call.receive = {data};
-  enqueue(stream, std::move(call), run_all_reduce);
-}
-
-void ThreadCommunicator::broadcast(Stream& stream, const Tensor& data, int root) {
-  CollectiveCall call;
-  call.collective = Collective::broadcast;
-  call.send = {data};
-  call.receive = {data};
-  call.root = root;
-  enqueue(stream, std::move(call), run_broadcast);
-}
-
-void ThreadCommunicator::send_receive(Stream& stream, const Tensor& send, int to, const Tensor& receive, int from) {
-  auto call = std::make_shared<CollectiveCall>();
-  call->collective = Collective::send_receive;
-  call->send = {send};
-  call->receive = {receive};
-  call->to = send.is_absent() ? -1 : to;
-  call->from = receive.is_absent() ? -1 : from;
-  // A side that is there names its peer, so -1 is out of range then.
-  const TraceScope scope(backend_, begin(*call));
-  if (call->to == rank_) {  // and `from` too: a group of one, say
-    board_->world().throw_if_failed();
-    backend_.enqueue(stream, [call] { copy_elements(call->send.front(), call->receive.front()); });
-    return;
-  }
-  std::shared_ptr<MeetingTicket> outgoing;
-  std::shared_ptr<MeetingTicket> incoming;
-  if (call->to >= 0) outgoing = board_->meet_pair(rank_, call->to, true, call);
-  if (call->from >= 0) incoming = board_->meet_pair(rank_, call->from, false, call);
-  if (outgoing == nullptr && incoming == nullptr) return;
-  backend_.enqueue(stream, [outgoing = std::move(outgoing), incoming = std::move(incoming)] {
+void ThreadCommunicator::enqueue_messages(Stream& stream, std::shared_ptr<CollectiveCall> /*call*/,
+                                          std::shared_ptr<MeetingTicket> outgoing,
+                                          std::shared_ptr<MeetingTicket> incoming) {
+  backend().enqueue(stream, [outgoing = std::move(outgoing), incoming = std::move(incoming)] {
     run_send_receive(outgoing.get(), incoming.get());
   });
 }
 
-void ThreadCommunicator::barrier() {
-  CollectiveCall call;
-  call.collective = Collective::barrier;
-  static_cast<void>(begin(call));
-  const auto ticket = board_->meet(rank_, std::make_shared<CollectiveCall>(std::move(call)));
-  ticket->wait_for_calls();
-  ticket->close();
+void ThreadCommunicator::enqueue_own_message(Stream& stream, std::shared_ptr<CollectiveCall> call) {
+  backend().enqueue(stream, [call = std::move(call)] { copy_elements(call->send.front(), call->receive.front()); });
 }
 
-std::unique_ptr<Communicator> ThreadCommunicator::split(int color, int key, std::string_view name) {
-  CollectiveCall call;
-  call.collective = Collective::split;
-  call.color = color;
-  call.key = key;
-  static_cast<void>(begin(call));
-  const auto ticket = board_->meet(rank_, std::make_shared<CollectiveCall>(std::move(call)));
-  ticket->wait_for_calls();
-  auto [board, rank] = ticket->split_group(std::string(name));
-  ticket->close();
-  return std::make_unique<ThreadCommunicator>(std::move(board), rank, backend_, flows_.of_split(color));
-}
-
-void ThreadCommunicator::abort(std::string_view reason) noexcept {
-  board_->world().abort(board_->world_ranks()[static_cast<size_t>(rank_)], reason);
+std::unique_ptr<Communicator> ThreadCommunicator::make_group(std::shared_ptr<MeetingBoard> board, int rank,
+                                                             ExchangeFlows flows) const {
+  return std::make_unique<ThreadCommunicator>(std::move(board), rank, backend(), std::move(flows));
 }
 
 }  // namespace ithaca
