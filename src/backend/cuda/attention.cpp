@@ -72,9 +72,10 @@ class CudaAttention::Implementation {
       return;
     }
     if (state.closed || state.accumulated) {
-      close(state, stream);
-      finish_partial(state.accumulated->output, state.accumulated->log_sum_exp, output, log_sum_exp, stream);
+      merge_open(state, output, log_sum_exp, stream);
+      state.closed.reset();
       state.accumulated.reset();
+      state.open.reset();
       return;
     }
     const Partial& only = *state.open;
@@ -135,7 +136,6 @@ class CudaAttention::Implementation {
     if (!state.closed && !state.accumulated) {
       state.closed = std::move(state.open);
     } else {
-      const Partial& open = *state.open;
       if (!state.accumulated) {
         const AttentionShape& shape = state.shape_;
         OwnTensor output = engine_.allocate("attention.accumulator", DType::float32,
@@ -148,12 +148,17 @@ class CudaAttention::Implementation {
         state.accumulated->output_memory = std::move(output.memory);
         state.accumulated->log_sum_exp_memory = std::move(log_sum_exp.memory);
       }
-      const Partial& first = state.closed ? *state.closed : *state.accumulated;
-      merge_partials(first.output, first.log_sum_exp, open.output, open.log_sum_exp, state.accumulated->output,
-                     state.accumulated->log_sum_exp, stream);
+      merge_open(state, state.accumulated->output, state.accumulated->log_sum_exp, stream);
       state.closed.reset();
     }
     state.open.reset();
+  }
+
+  // output, log_sum_exp = what was closed or accumulated, merged with the open partial.
+  static void merge_open(const State& state, const Tensor& output, const Tensor& log_sum_exp, cudaStream_t stream) {
+    const Partial& first = state.closed ? *state.closed : *state.accumulated;
+    merge_partials(first.output, first.log_sum_exp, state.open->output, state.open->log_sum_exp, output, log_sum_exp,
+                   stream);
   }
 
   void run(PreparedCall& prepared, const AttentionForward& arguments, const Partial& partial, cudaStream_t stream) {

@@ -48,10 +48,10 @@ void write_ragged_arrays(std::span<const AttentionEntry> entries, int64_t batch,
 // An output is [tokens, heads, size], float32 or bfloat16, a log-sum-exp [tokens, heads] float32; any strides but the
 // last of outputs. -inf: the row has seen no key, and its output is not read.
 
-// accumulated = the softmax over the keys of both; `accumulated` float32, may be `first` itself. With log-sum-exps l
-// and m: output a + (b - a) / (1 + exp(l - m)), which holds for any gap.
+// result = the softmax over the keys of both, 0 where no key was seen; it may be `first` itself. With log-sum-exps l
+// and m: output a + (b - a) / (1 + exp(l - m)) in float32, which holds for any gap.
 void merge_partials(const Tensor& first, const Tensor& first_log_sum_exp, const Tensor& second,
-                    const Tensor& second_log_sum_exp, const Tensor& accumulated, const Tensor& accumulated_log_sum_exp,
+                    const Tensor& second_log_sum_exp, const Tensor& result, const Tensor& result_log_sum_exp,
                     cudaStream_t stream);
 // output = from, 0 where no key was seen; and the log-sum-exps. `from` may be `output` itself (then only rows without
 // keys are written).

@@ -116,10 +116,10 @@ __device__ bool is_unseen(float log_sum_exp) {
   return log_sum_exp == -INFINITY;
 }
 
-template <typename First, typename Second, int kWidth>
+template <typename First, typename Second, typename Result, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     merge_kernel(int64_t tokens, int64_t heads, int size, HeadRows<const First> first, RowValues first_log_sum_exp,
-                 HeadRows<const Second> second, RowValues second_log_sum_exp, HeadRows<float> result,
+                 HeadRows<const Second> second, RowValues second_log_sum_exp, HeadRows<Result> result,
                  RowValues result_log_sum_exp) {
   for_each_row(tokens, heads, [&](RowIndex index, int lane, bool is_live) {
     float a = -INFINITY;
@@ -139,12 +139,12 @@ __global__ void __launch_bounds__(kThreads)
       if (has_first && has_second) log_sum_exp = fmaxf(a, b) + log1pf(expf(-fabsf(a - b)));
       *result_log_sum_exp.at(index.token, index.head) = log_sum_exp;
     }
-    if (!has_second && in_place) return;
+    if (has_first && !has_second && in_place) return;
     const First* from_first = first.row(index.token, index.head);
     const Second* from_second = second.row(index.token, index.head);
-    float* to = result.row(index.token, index.head);
+    Result* to = result.row(index.token, index.head);
     for (int i = lane * kWidth; i < size; i += kRowLanes * kWidth) {
-      Pack<float, kWidth> merged;
+      Pack<Result, kWidth> merged;
       if (has_first && has_second) {
         const auto x = Pack<First, kWidth>::load(from_first + i);
         const auto y = Pack<Second, kWidth>::load(from_second + i);
@@ -389,22 +389,25 @@ void write_ragged_arrays(std::span<const AttentionEntry> entries, int64_t batch,
 }
 
 void merge_partials(const Tensor& first, const Tensor& first_log_sum_exp, const Tensor& second,
-                    const Tensor& second_log_sum_exp, const Tensor& accumulated, const Tensor& accumulated_log_sum_exp,
+                    const Tensor& second_log_sum_exp, const Tensor& result, const Tensor& result_log_sum_exp,
                     cudaStream_t stream) {
-  const int64_t tokens = accumulated.extent(0);
-  const int64_t heads = accumulated.extent(1);
+  const int64_t tokens = result.extent(0);
+  const int64_t heads = result.extent(1);
   if (tokens * heads == 0) return;
   with_float_type(first.dtype, [&](auto first_type) {
     with_float_type(second.dtype, [&](auto second_type) {
-      with_width({&first, &second, &accumulated}, [&](auto width) {
-        using First = decltype(first_type);
-        using Second = decltype(second_type);
-        merge_kernel<First, Second, decltype(width)::value>
-            <<<blocks_for(tokens * heads, kRowsPerBlock), kThreads, 0, stream>>>(
-                tokens, heads, static_cast<int>(accumulated.extent(2)), head_rows<const First>(first),
-                row_values(first_log_sum_exp), head_rows<const Second>(second), row_values(second_log_sum_exp),
-                head_rows<float>(accumulated), row_values(accumulated_log_sum_exp));
-        ITHACA_CUDA_CHECK_LAUNCH("merge_kernel");
+      with_float_type(result.dtype, [&](auto result_type) {
+        with_width({&first, &second, &result}, [&](auto width) {
+          using First = decltype(first_type);
+          using Second = decltype(second_type);
+          using Result = decltype(result_type);
+          merge_kernel<First, Second, Result, decltype(width)::value>
+              <<<blocks_for(tokens * heads, kRowsPerBlock), kThreads, 0, stream>>>(
+                  tokens, heads, static_cast<int>(result.extent(2)), head_rows<const First>(first),
+                  row_values(first_log_sum_exp), head_rows<const Second>(second), row_values(second_log_sum_exp),
+                  head_rows<Result>(result), row_values(result_log_sum_exp));
+          ITHACA_CUDA_CHECK_LAUNCH("merge_kernel");
+        });
       });
     });
   });
