@@ -81,13 +81,17 @@ Mesh::Mesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes) : sizes_
     at.dp_replicate = at.dp_shard = 0;
     at.ring = at.ulysses = 0;
   });
+  if (sizes.dp_replicate > 1) {
+    shard_ = group_along("shard", [](MeshCoordinates& at) { at.dp_shard = at.ring = at.ulysses = 0; });
+  }
+  replicate_ = group_along("replicate", [](MeshCoordinates& at) { at.dp_replicate = 0; });
   tp_ = group_along("tp", [](MeshCoordinates& at) { at.tp = 0; });
 }
 
 int64_t Mesh::total_bytes_sent() const {
   int64_t total = 0;
-  for (const auto* group : {&world_, &ring_, &ulysses_, &cp_, &dp_, &gradient_, &tp_}) {
-    total += (*group)->traffic().total_bytes_sent();
+  for (const auto* group : {&world_, &ring_, &ulysses_, &cp_, &dp_, &gradient_, &shard_, &replicate_, &tp_}) {
+    if (*group != nullptr) total += (*group)->traffic().total_bytes_sent();
   }
   return total;
 }

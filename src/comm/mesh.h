@@ -58,6 +58,9 @@ class Mesh {
   Communicator& cp() { return *cp_; }              // same sequence
   Communicator& dp() { return *dp_; }              // same position in the sequence, other samples
   Communicator& gradient() { return *gradient_; }  // dp x cp: the ranks whose weight gradients are summed
+  // dp_shard x cp: the ranks that share optimizer state between them. gradient() itself where dp_replicate is 1.
+  Communicator& shard() { return shard_ != nullptr ? *shard_ : *gradient_; }
+  Communicator& replicate() { return *replicate_; }  // same place in shard(), another dp_replicate
   Communicator& tp() { return *tp_; }
   // By this rank, over all groups.
   int64_t total_bytes_sent() const;
@@ -66,7 +69,7 @@ class Mesh {
   MeshSizes sizes_;
   MeshCoordinates coordinates_;
   std::unique_ptr<Communicator> world_;
-  std::unique_ptr<Communicator> ring_, ulysses_, cp_, dp_, gradient_, tp_;
+  std::unique_ptr<Communicator> ring_, ulysses_, cp_, dp_, gradient_, shard_, replicate_, tp_;
 };
 
 }  // namespace ithaca

@@ -102,6 +102,12 @@ TEST(Mesh, GroupsHoldTheRanksThatAgreeInAllOtherDirections) {
       EXPECT_EQ(members(self, mesh.dp()),
                 expected([&](At at) { return at.ring == own.ring && at.ulysses == own.ulysses && at.tp == own.tp; }));
       EXPECT_EQ(members(self, mesh.gradient()), expected([&](At at) { return at.tp == own.tp; }));
+      EXPECT_EQ(members(self, mesh.shard()),
+                expected([&](At at) { return at.dp_replicate == own.dp_replicate && at.tp == own.tp; }));
+      EXPECT_EQ(members(self, mesh.replicate()), expected([&](At at) {
+                  return at.dp_shard == own.dp_shard && at.ring == own.ring && at.ulysses == own.ulysses &&
+                         at.tp == own.tp;
+                }));
       EXPECT_EQ(members(self, mesh.tp()),
                 expected([&](At at) { return same_dp(at) && at.ring == own.ring && at.ulysses == own.ulysses; }));
       // Ranks of groups are the coordinates.
@@ -111,6 +117,8 @@ TEST(Mesh, GroupsHoldTheRanksThatAgreeInAllOtherDirections) {
       EXPECT_EQ(mesh.cp().rank(), mesh.cp_rank());
       EXPECT_EQ(mesh.dp().rank(), mesh.dp_rank());
       EXPECT_EQ(mesh.gradient().rank(), mesh.dp_rank() * sizes.cp() + mesh.cp_rank());
+      EXPECT_EQ(mesh.shard().rank(), own.dp_shard * sizes.cp() + mesh.cp_rank());
+      EXPECT_EQ(mesh.replicate().rank(), own.dp_replicate);
     });
   }
 }

@@ -9,17 +9,6 @@ namespace ithaca {
 
 namespace {
 
-// The piece of a unit's block that belongs to one parameter.
-Tensor piece(const Tensor& block, const Tensor& block_start, const Tensor& parameter) {
-  const auto bytes = static_cast<const std::byte*>(parameter.data) - static_cast<const std::byte*>(block_start.data);
-  const int64_t offset = bytes / element_size(parameter.dtype);
-  return block.slice(0, offset, offset + parameter.element_count());
-}
-
-Tensor flat(const Tensor& tensor) {
-  return tensor.reshape({tensor.element_count()});
-}
-
 struct ScalarDeclaration {
   Tensor StepScalars::*member;
   const char* name;
@@ -35,17 +24,15 @@ constexpr std::array<ScalarDeclaration, 6> kScalars{{{&StepScalars::loss_sum, "l
 
 }  // namespace
 
-int64_t adamw_bytes(const std::vector<ParameterSpec>& specs) {
-  // A moment is as large as the gradients; each scalar is a block of its own.
-  return 2 * replicated_parameter_bytes(specs, DType::float32).gradients +
-         static_cast<int64_t>(kScalars.size()) * Arena::kAlignment;
+int64_t adamw_bytes(const ParameterBytes& parameters) {
+  return 2 * parameters.slices + static_cast<int64_t>(kScalars.size()) * Arena::kAlignment;
 }
 
-AdamWOptimizer::AdamWOptimizer(const AdamWOptions& options, ReplicatedParameters& parameters, Backend& backend)
+AdamWOptimizer::AdamWOptimizer(const AdamWOptions& options, ShardedParameters& parameters, Backend& backend)
     : options_(options), parameters_(parameters), backend_(backend), stream_(backend.compute_stream()) {
   Arena& arena = backend.arena(Tier::device);
   for (UnitId unit = 0; unit < parameters.unit_count(); ++unit) {
-    const Extents& extents = parameters.block(unit).gradients.extents;
+    const Extents& extents = parameters.own_slice(unit).gradients.extents;
     Moments moments;
     moments.first = arena.allocate(fmt::format("first moment of unit {}", unit), MemoryClass::optimizer, DType::float32,
                                    extents, stream_);
@@ -67,10 +54,16 @@ void AdamWOptimizer::begin_step() {
   backend_.fill(stream_, {scalars_.square_sum, 0.0});
 }
 
-void AdamWOptimizer::step(double learning_rate, double label_weight_sum) {
-  for (UnitId unit = 0; unit < parameters_.unit_count(); ++unit) {
-    backend_.square_sum(stream_, {parameters_.block(unit).gradients, scalars_.square_sum});
+void AdamWOptimizer::sum_squares() {
+  // In the order in which backward has finished the units.
+  for (auto unit = static_cast<UnitId>(parameters_.unit_count()); unit-- > 0;) {
+    parameters_.wait_for_gradients(unit);
+    backend_.square_sum(stream_, {parameters_.own_slice(unit).gradients, scalars_.square_sum});
   }
+  parameters_.sum_over_slices(scalars_.square_sum);
+}
+
+void AdamWOptimizer::step(double learning_rate, double label_weight_sum) {
   StepNumbers numbers;
   numbers.square_sum = scalars_.square_sum;
   numbers.loss_sum = scalars_.loss_sum;
@@ -90,22 +83,22 @@ void AdamWOptimizer::step(double learning_rate, double label_weight_sum) {
   update.clip_factor = scalars_.clip_factor;
   update.skipped = scalars_.skipped;
   update.applied_steps = scalars_.applied_steps;
+  // In the order in which the next forward wants them.
   for (UnitId unit = 0; unit < parameters_.unit_count(); ++unit) {
-    const UnitBlock& block = parameters_.block(unit);
+    const OwnSlice& own = parameters_.own_slice(unit);
     const Moments& moments = moments_[static_cast<size_t>(unit)];
-    const auto [first, last] = parameters_.unit_specs(unit);
-    for (int64_t spec = first; spec < last; ++spec) {
-      const ParameterSpec& description = parameters_.specs()[static_cast<size_t>(spec)];
-      const Tensor& master = parameters_.master(spec);
-      update.weights = flat(master);
-      update.gradients = flat(parameters_.gradient(spec));
-      update.first_moment = piece(moments.first.tensor(), block.weights, master);
-      update.second_moment = piece(moments.second.tensor(), block.weights, master);
-      update.compute_weights =
-          block.compute_weights.is_absent() ? Tensor{} : piece(block.compute_weights, block.weights, master);
-      update.weight_decay = options_.decay_all || description.is_matrix ? options_.weight_decay : 0.0;
+    for (const OwnRange& range : parameters_.own_ranges(unit)) {
+      const auto piece = [&](const Tensor& slice) { return slice.slice(0, range.begin, range.end); };
+      update.weights = piece(own.weights);
+      update.gradients = piece(own.gradients);
+      update.first_moment = piece(moments.first.tensor());
+      update.second_moment = piece(moments.second.tensor());
+      update.compute_weights = own.compute_weights.is_absent() ? Tensor{} : piece(own.compute_weights);
+      const ParameterSpec& spec = parameters_.specs()[static_cast<size_t>(range.spec)];
+      update.weight_decay = options_.decay_all || spec.is_matrix ? options_.weight_decay : 0.0;
       backend_.adamw(stream_, update);
     }
+    parameters_.weights_updated(unit);
   }
 }
 

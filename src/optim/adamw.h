@@ -1,12 +1,12 @@
-// AdamW over the units of a parameter store, with clipping. All numbers of a step stay on the device.
-// Thread-safety: the rank's own thread.
+// AdamW over the units of a parameter store, with clipping. Each rank updates its own slice of every unit, which is all
+// there is of the moments on it. All numbers of a step stay on the device. Thread-safety: the rank's own thread.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "backend/backend.h"
-#include "shard/replicated_parameters.h"
+#include "shard/sharded_parameters.h"
 
 namespace ithaca {
 
@@ -31,14 +31,18 @@ struct StepScalars {
 
 class AdamWOptimizer {
  public:
-  // `parameters` and `backend` must outlive it. Allocates two float32 moments per parameter.
-  AdamWOptimizer(const AdamWOptions& options, ReplicatedParameters& parameters, Backend& backend);
+  // `parameters` and `backend` must outlive it. Allocates two float32 moments for every element of the own slices.
+  AdamWOptimizer(const AdamWOptions& options, ShardedParameters& parameters, Backend& backend);
 
   const StepScalars& scalars() const { return scalars_; }
   // Sets loss_sum and square_sum to 0.
   void begin_step();
-  // Gradient norm, clip factor and skip flag from the finished gradients, then the update of every parameter.
-  // `label_weight_sum` 0 skips the step.
+  // The square sum of all gradients, each unit's as soon as its sum over the ranks is there: what waits is only what
+  // comes last. Collective.
+  void sum_squares();
+  // Gradient norm, clip factor and skip flag from square_sum and loss_sum, then the update of every unit, whose new
+  // weights are on their way to all ranks while the next one is updated. `label_weight_sum` 0 skips the step.
+  // Collective.
   void step(double learning_rate, double label_weight_sum);
 
  private:
@@ -46,7 +50,7 @@ class AdamWOptimizer {
     Buffer first, second;
   };
   AdamWOptions options_;
-  ReplicatedParameters& parameters_;
+  ShardedParameters& parameters_;
   Backend& backend_;
   Stream& stream_;
   std::vector<Moments> moments_;  // by unit
@@ -54,7 +58,7 @@ class AdamWOptimizer {
   StepScalars scalars_;
 };
 
-// Bytes that an AdamWOptimizer takes of its arena: moments and scalars, in whole blocks.
-int64_t adamw_bytes(const std::vector<ParameterSpec>& specs);
+// Bytes that an AdamWOptimizer takes of its arena: moments of the own slices and scalars, in whole blocks.
+int64_t adamw_bytes(const ParameterBytes& parameters);
 
 }  // namespace ithaca

@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kHuggingFace = "transformers trl swift llamafactory axolotl";
 constexpr const char* kTrainer = "transformers trl swift llamafactory";
 constexpr const char* kSteps =
-    "train.micro_batch_size x train.gradient_accumulation_steps x parallel.dp_replicate_size";
+    "train.micro_batch_size x train.gradient_accumulation_steps x parallel.dp_replicate_size x dp_shard_size";
 
 // Where a setting says the same thing in several programs it is one row with all of them.
 const std::vector<ForeignOption>& parallel_names() {
@@ -55,27 +55,31 @@ const std::vector<ForeignOption>& parallel_names() {
        "with tensor parallelism Megatron splits norms along the sequence; the nearest is "
        "parallel.sp_size",
        "swift megatron"},
-      {"world_size", "--ranks N on the command line, which is sp_size x dp_replicate_size", "", "others"},
-      {"num_processes", "--ranks N on the command line, which is sp_size x dp_replicate_size", "", "accelerate"},
-      {"nproc_per_node", "--ranks N on the command line, which is sp_size x dp_replicate_size", "", "swift"},
+      {"world_size", "--ranks N on the command line, which is sp_size x dp_replicate_size x dp_shard_size", "",
+       "others"},
+      {"num_processes", "--ranks N on the command line, which is sp_size x dp_replicate_size x dp_shard_size", "",
+       "accelerate"},
+      {"nproc_per_node", "--ranks N on the command line, which is sp_size x dp_replicate_size x dp_shard_size", "",
+       "swift"},
       {"num_machines", "", "ranks are started by --ranks on one machine", "accelerate"},
       {"distributed_type", "", "the options of the section parallel say all of it", "accelerate"},
       {"ddp_timeout", "parallel.comm_timeout_seconds", "", "transformers trl swift llamafactory"},
       {"ddp_*", "", "the gradient is summed over all ranks in a fixed order; there is nothing to tune",
        "transformers trl swift llamafactory"},
-      {"deepspeed", "parallel.zero", "there is no second file: its settings are options here", kHuggingFace},
-      {"zero_optimization", "parallel.zero", "", "deepspeed"},
-      {"zero_stage", "parallel.zero", "", "accelerate"},
-      {"stage3_*", "", "parameters are gathered layer by layer, one ahead", "deepspeed"},
-      {"zero3_*", "", "parameters are gathered layer by layer, one ahead", "accelerate"},
+      {"deepspeed", "parallel.zero", "there is no second file: its settings are options here; 1 is nearest to stage 3",
+       kHuggingFace},
+      {"zero_optimization", "parallel.zero", "1 is nearest to stages 2 and 3", "deepspeed"},
+      {"zero_stage", "parallel.zero", "1 is nearest to stages 2 and 3", "accelerate"},
+      {"stage3_*", "", "every rank holds all weights in the compute dtype: none are gathered in forward", "deepspeed"},
+      {"zero3_*", "", "every rank holds all weights in the compute dtype: none are gathered in forward", "accelerate"},
       {"overlap_comm", "", "communication always overlaps computation where it can", "deepspeed"},
       {"reduce_bucket_size", "", "gradients are summed unit by unit", "deepspeed"},
       {"allgather_bucket_size", "", "parameters are gathered unit by unit", "deepspeed"},
       {"contiguous_gradients", "", "gradients always lie in one block", "deepspeed"},
       {"seq_parallel_communication_data_type", "", "parts of the attention are merged in float32", "deepspeed"},
-      {"fsdp", "parallel.zero", "", "transformers trl swift axolotl"},
-      {"fsdp_config", "parallel.zero", "", "transformers trl swift axolotl accelerate"},
-      {"fsdp_*", "parallel.zero", "", "accelerate"},
+      {"fsdp", "parallel.zero", "1 is the nearest", "transformers trl swift axolotl"},
+      {"fsdp_config", "parallel.zero", "1 is the nearest", "transformers trl swift axolotl accelerate"},
+      {"fsdp_*", "parallel.zero", "1 is the nearest", "accelerate"},
       {"parallelism", "the section parallel", "", "others"},
       {"parallelism_config", "the section parallel", "", "accelerate"},
   };

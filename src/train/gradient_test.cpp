@@ -55,11 +55,11 @@ void check_gradients(const ModelDescription& model) {
     options.model.loss_tile = 11;
     TrainingRank rank(thread, model, options);
     initialize_weights(model, 5, rank.parameters());
-    ReplicatedParameters& parameters = rank.parameters();
+    ShardedParameters& parameters = rank.parameters();
     const auto specs = static_cast<int64_t>(parameters.specs().size());
     // Biases and norms get values of their own, so that no gradient hides behind a zero or a one.
     for (int64_t spec = 0; spec < specs; ++spec) {
-      std::vector<float> values(static_cast<size_t>(parameters.master(spec).element_count()));
+      std::vector<float> values(static_cast<size_t>(parameters.specs()[static_cast<size_t>(spec)].extents.product()));
       parameters.get_weights(spec, values);
       const RandomStream random(11, parameters.specs()[static_cast<size_t>(spec)].name);
       if (parameters.specs()[static_cast<size_t>(spec)].initialization != Initialization::normal) {
@@ -78,12 +78,10 @@ void check_gradients(const ModelDescription& model) {
     rank.step().accumulate_gradients(batch);
     for (int64_t spec = 0; spec < specs; ++spec) {
       const std::string& name = parameters.specs()[static_cast<size_t>(spec)].name;
-      std::vector<float> weights(static_cast<size_t>(parameters.master(spec).element_count()));
+      std::vector<float> weights(static_cast<size_t>(parameters.specs()[static_cast<size_t>(spec)].extents.product()));
       std::vector<float> gradient(weights.size());
       parameters.get_weights(spec, weights);
-      rank.backend().copy_to_host(rank.backend().compute_stream(), parameters.gradient(spec),
-                                  std::as_writable_bytes(std::span(gradient)));
-      rank.backend().finish(rank.backend().record(rank.backend().compute_stream()));
+      parameters.get_gradients(spec, gradient);
       double square_norm = 0.0;
       for (const float value : gradient) square_norm += static_cast<double>(value) * static_cast<double>(value);
       const double norm = std::sqrt(square_norm);

@@ -11,7 +11,7 @@
 
 namespace ithaca {
 
-void load_weights(const ModelDirectory& directory, ReplicatedParameters& parameters, const std::atomic<bool>* stop) {
+void load_weights(const ModelDirectory& directory, ShardedParameters& parameters, const std::atomic<bool>* stop) {
   std::vector<float> values;
   for (int64_t index = 0; index < static_cast<int64_t>(parameters.specs().size()); ++index) {
     if (stop != nullptr && stop->load()) return;
@@ -28,7 +28,7 @@ void load_weights(const ModelDirectory& directory, ReplicatedParameters& paramet
   }
 }
 
-void initialize_weights(const ModelDescription& model, int64_t seed, ReplicatedParameters& parameters,
+void initialize_weights(const ModelDescription& model, int64_t seed, ShardedParameters& parameters,
                         const std::atomic<bool>* stop) {
   std::vector<float> values;
   for (int64_t index = 0; index < static_cast<int64_t>(parameters.specs().size()); ++index) {
@@ -50,7 +50,7 @@ void initialize_weights(const ModelDescription& model, int64_t seed, ReplicatedP
   }
 }
 
-void give_first_weights(const Recipe& recipe, const ModelDirectory& directory, ReplicatedParameters& parameters,
+void give_first_weights(const Recipe& recipe, const ModelDirectory& directory, ShardedParameters& parameters,
                         const std::atomic<bool>* stop) {
   if (recipe.model.init == "random") {
     initialize_weights(directory.description(), recipe.train.seed, parameters, stop);

@@ -61,6 +61,7 @@ TrainingRankOptions rank_options(const RunSettings& settings, const AdamWOptions
   options.mesh = settings.mesh;
   options.schedule = settings.schedule;
   options.layout = settings.layout;
+  options.zero = settings.zero;
   options.model = settings.model;
   options.optimizer = adamw;
   options.memory_limit_bytes = int64_t{1} << 30;
@@ -75,13 +76,36 @@ void give_weights(const ModelDescription& model, const ModelDirectory* weights, 
   }
 }
 
+// All parameters as `get` reads them, which is collective.
+NamedValues whole_values(ShardedParameters& parameters, void (ShardedParameters::*get)(int64_t, std::span<float>)) {
+  NamedValues all;
+  for (size_t spec = 0; spec < parameters.specs().size(); ++spec) {
+    std::vector<float>& values = all[parameters.specs()[spec].name];
+    values.resize(static_cast<size_t>(parameters.specs()[spec].extents.product()));
+    (parameters.*get)(static_cast<int64_t>(spec), values);
+  }
+  return all;
+}
+
+// All parameters as the model reads them.
+NamedValues acquired_values(TrainingRank& rank) {
+  ShardedParameters& parameters = rank.parameters();
+  NamedValues all;
+  size_t spec = 0;
+  for (UnitId unit = 0; unit < parameters.unit_count(); ++unit) {
+    for (const Tensor& tensor : parameters.acquire(unit, rank.backend().compute_stream()).tensors) {
+      all[parameters.specs()[spec++].name] = host_values(rank.backend(), tensor);
+    }
+    parameters.release(unit, rank.backend().compute_stream());
+  }
+  return all;
+}
+
 // Collects one rank's named tensors; later ranks must bring the same bits.
-void collect(NamedValues& all, const std::string& name, std::vector<float> values) {
-  const auto entry = all.find(name);
-  if (entry == all.end()) {
-    all.emplace(name, std::move(values));
-  } else if (entry->second != values) {
-    throw ContractError("ranks disagree about " + name);
+void collect(NamedValues& all, const NamedValues& own) {
+  for (const auto& [name, values] : own) {
+    const auto [entry, is_first] = all.emplace(name, values);
+    if (!is_first && entry->second != values) throw ContractError("ranks disagree about " + name);
   }
 }
 
@@ -137,8 +161,8 @@ ReferenceCase::ReferenceCase(const std::string& name)
 }
 
 std::string RunSettings::describe() const {
-  return fmt::format("{}, {} {}, recompute {}, mlp tile {}, loss tile {}, micro-batch {}, accumulation {}",
-                     mesh.describe(), schedule_name(schedule), layout_name(layout),
+  return fmt::format("{}, {} {}, zero {}, recompute {}, mlp tile {}, loss tile {}, micro-batch {}, accumulation {}",
+                     mesh.describe(), schedule_name(schedule), layout_name(layout), zero_stage_name(zero),
                      recompute_policy_name(model.recompute), model.mlp_tile, model.loss_tile, micro_batch_size,
                      accumulation);
 }
@@ -165,11 +189,7 @@ RunOutcome run_case(const ModelDescription& model, const ModelDirectory* weights
 
     // Gradients and norm without an update: a rate of zero and no decay.
     rank.step().accumulate_gradients(batch);
-    NamedValues gradients;
-    for (size_t spec = 0; spec < rank.parameters().specs().size(); ++spec) {
-      gradients[rank.parameters().specs()[spec].name] =
-          host_values(rank.backend(), rank.parameters().gradient(static_cast<int64_t>(spec)));
-    }
+    const NamedValues gradients = whole_values(rank.parameters(), &ShardedParameters::get_gradients);
     std::vector<StepResult> steps;
     double first_loss = 0.0;
     double first_norm = 0.0;
@@ -183,12 +203,13 @@ RunOutcome run_case(const ModelDescription& model, const ModelDirectory* weights
     }
     const std::optional<double> after = rank.step().evaluate(batch.micro_batches, batch.label_weight_sum);
 
+    const NamedValues weights = whole_values(rank.parameters(), &ShardedParameters::get_weights);
+    const NamedValues read = acquired_values(rank);
+
     const std::lock_guard lock(mutex);
-    for (auto& [name, values] : gradients) collect(outcome.gradients, name, std::move(values));
-    for (size_t spec = 0; spec < rank.parameters().specs().size(); ++spec) {
-      collect(outcome.weights, rank.parameters().specs()[spec].name,
-              host_values(rank.backend(), rank.parameters().master(static_cast<int64_t>(spec))));
-    }
+    collect(outcome.gradients, gradients);
+    collect(outcome.weights, weights);
+    collect(outcome.compute_weights, read);
     outcome.loss = first_loss;
     outcome.grad_norm = first_norm;
     outcome.steps = steps;

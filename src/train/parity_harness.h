@@ -41,6 +41,7 @@ struct RunSettings {
   MeshSizes mesh;
   ScheduleKind schedule = ScheduleKind::ring;
   Layout layout = Layout::contiguous;
+  ZeroStage zero = ZeroStage::optimizer_state;
   ModelOptions model;
   int64_t micro_batch_size = 1;
   int64_t accumulation = 1;
@@ -52,14 +53,15 @@ struct RunOutcome {
   double grad_norm = 0.0;
   NamedValues gradients;
   std::vector<StepResult> steps;  // one per optimizer step
-  NamedValues weights;            // after them
+  NamedValues weights;            // after them: the masters
+  NamedValues compute_weights;    // what the next forward reads
   double loss_after_steps = 0.0;
   double evaluation_loss = 0.0;  // of the first weights, by evaluate()
 };
 
-// Loss and gradients of one step over all `sequences`, then `optimizer_steps` AdamW steps on the same step batch. Every
-// rank's gradients and weights must be the same bits on all ranks, which this checks. With `model` given, random
-// weights of that model are used instead of the case's.
+// Loss and gradients of one step over all `sequences`, then `optimizer_steps` AdamW steps on the same step batch.
+// Gradients, masters and what the next forward reads must be the same bits on all ranks, which this checks. With
+// `model` given, random weights of that model are used instead of the case's.
 RunOutcome run_case(const ModelDescription& model, const ModelDirectory* weights,
                     const std::vector<Sequence>& sequences, const RunSettings& settings, const AdamWOptions& adamw,
                     double learning_rate, int optimizer_steps);

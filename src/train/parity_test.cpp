@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "train/parity_harness.h"
 
@@ -61,6 +62,30 @@ std::vector<RunSettings> split_settings() {
   };
 }
 
+// The settings of several ranks at both stages of ZeRO.
+std::vector<RunSettings> at_both_stages(const std::vector<RunSettings>& given) {
+  std::vector<RunSettings> all;
+  for (RunSettings each : given) {
+    each.zero = ZeroStage::optimizer_state;
+    all.push_back(each);
+    each.zero = ZeroStage::replicated;
+    if (each.mesh.ranks() > 1) all.push_back(each);
+  }
+  return all;
+}
+
+// Data-parallel ranks that share optimizer state, that repeat it, and both; with one sequence most have no token.
+std::vector<RunSettings> data_parallel_settings() {
+  using enum RecomputePolicy;
+  std::vector<RunSettings> all = {settings(ScheduleKind::ring, Layout::zigzag, mesh(2, 1), attention, 7, 0),
+                                  settings(ScheduleKind::ring, Layout::contiguous, mesh(1, 1), none),
+                                  settings(ScheduleKind::ulysses, Layout::contiguous, mesh(1, 2), full)};
+  all[0].mesh.dp_shard = 2;
+  all[1].mesh.dp_shard = all[1].mesh.dp_replicate = 2;
+  all[2].mesh.dp_replicate = 2;
+  return all;
+}
+
 class Parity : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Parity, LogitsOfEveryMesh) {
@@ -78,7 +103,9 @@ TEST_P(Parity, LogitsOfEveryMesh) {
 
 TEST_P(Parity, LossGradientsAndThreeStepsOnEveryMesh) {
   const ReferenceCase reference(GetParam());
-  for (const RunSettings& run : split_settings()) {
+  std::vector<RunSettings> runs = split_settings();
+  for (const RunSettings& run : data_parallel_settings()) runs.push_back(run);
+  for (const RunSettings& run : at_both_stages(runs)) {
     SCOPED_TRACE(run.describe());
     const RunOutcome outcome = run_case(reference.directory.description(), &reference.directory, {reference.plain}, run,
                                         reference.adamw, reference.learning_rate, 3);
@@ -100,6 +127,7 @@ TEST_P(Parity, LossGradientsAndThreeStepsOnEveryMesh) {
       EXPECT_EQ(outcome.steps[step].applied_steps, static_cast<int64_t>(step) + 1);
     }
     EXPECT_LT(std::abs(outcome.loss_after_steps / reference.loss_after_steps - 1.0), 10 * kBound);
+    EXPECT_EQ(outcome.compute_weights, outcome.weights);
     for (const auto& [name, values] : outcome.weights) {
       std::vector<float> start(values.size());
       reference.directory.read_float32(name, start);
@@ -167,6 +195,11 @@ TEST_P(Parity, PackedDocumentsEqualSeparateSequencesOnEveryMeshAndAccumulation) 
     replicated.micro_batch_size = 1;
     replicated.accumulation = 3;  // more places than sequences: some micro-batches are empty
     compare(reference.separate, replicated);
+    RunSettings sharded = replicated;
+    std::swap(sharded.mesh.dp_replicate, sharded.mesh.dp_shard);
+    compare(reference.separate, sharded);
+    sharded.zero = ZeroStage::replicated;
+    compare(reference.separate, sharded);
   }
 }
 

@@ -49,6 +49,8 @@ std::string plan_json(const RunPlan& plan) {
   backend["device_name"] = plan.backend.device_name;
   json["ranks"] = plan.mesh.ranks();
   for (const auto& [name, size] : mesh_parts(plan.mesh)) json["mesh"][name] = size;
+  json["zero"]["stage"] = static_cast<int>(plan.zero);
+  json["zero"]["shards"] = plan.state_shards;
   Json& attention = json["attention"];
   attention["schedule"] = schedule_name(plan.schedule);
   attention["layout"] = layout_name(plan.layout);

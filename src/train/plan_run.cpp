@@ -100,6 +100,9 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
   rank.mesh.ring = choice.sizes.ring_size;
   rank.mesh.ulysses = choice.sizes.ulysses_size;
   rank.mesh.dp_replicate = static_cast<int>(recipe.parallel.dp_replicate_size);
+  rank.mesh.dp_shard = static_cast<int>(recipe.parallel.dp_shard_size);
+  rank.zero = parse_choice("parallel.zero", recipe.parallel.zero, {ZeroStage::replicated, ZeroStage::optimizer_state},
+                           zero_stage_name);
   rank.schedule = choice.sizes.kind;
   rank.layout = choice.layout;
   rank.model = decide_model_options(recipe);
@@ -212,10 +215,12 @@ RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const 
   plan.sequences_per_step = StepLoader(train, decisions.loader).sequences_per_step();
   const std::vector<ParameterSpec> specs = parameter_specs(model);
   plan.backend = decisions.rank.backend;
-  const ReplicatedBytes bytes = replicated_parameter_bytes(specs, plan.backend.compute_dtype);
+  plan.zero = decisions.rank.zero;
+  plan.state_shards = shard_count(plan.mesh, plan.zero);
+  const ParameterBytes bytes = parameter_bytes(specs, plan.backend.compute_dtype, plan.state_shards);
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::weights)] = bytes.weights;
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::gradients)] = bytes.gradients;
-  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)] = adamw_bytes(specs);
+  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)] = adamw_bytes(bytes);
   plan.output_dir = recipe.train.output_dir;
   plan.notes = plan.train_data.notes;
   add_rope_notes(decisions, train, model, plan);

@@ -14,6 +14,9 @@ std::string memory_advice(const TrainingRankOptions& options, const MemoryUsage&
   const int64_t state = used(MemoryClass::weights) + used(MemoryClass::gradients) + used(MemoryClass::optimizer);
   const int64_t of_tokens = used(MemoryClass::saved) + used(MemoryClass::workspace) + used(MemoryClass::communication);
   if (state > of_tokens) {
+    if (options.zero == ZeroStage::replicated && shard_count(options.mesh, ZeroStage::optimizer_state) > 1) {
+      return "parallel.zero: 1 leaves each rank a part of the optimizer state, instead of all of it";
+    }
     return "memory.limit_gib: more memory for each rank (or fewer ranks on this machine); most of it holds the model's "
            "weights, gradients and optimizer "
            "state, which do not shrink with the sequence";
@@ -35,7 +38,8 @@ TrainingRank::TrainingRank(ThreadRank& rank, const ModelDescription& model, cons
   mesh_ = std::make_unique<Mesh>(rank.connect(*backend_), options.mesh);
 
   schedule_ = make_schedule(options.schedule, options.layout, attention_heads(model), *backend_, *mesh_);
-  parameters_ = std::make_unique<ReplicatedParameters>(parameter_specs(model), *backend_, *mesh_);
+  if (options.wrap_schedule) schedule_ = options.wrap_schedule(std::move(schedule_), *backend_);
+  parameters_ = std::make_unique<ShardedParameters>(parameter_specs(model), *backend_, *mesh_, options.zero);
   optimizer_ = std::make_unique<AdamWOptimizer>(options.optimizer, *parameters_, *backend_);
   use_model_options(options.model);
 }

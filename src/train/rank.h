@@ -4,6 +4,7 @@
 // Thread-safety: the rank's own thread; all ranks of the mesh build and use theirs together.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -16,7 +17,7 @@
 #include "model/model_options.h"
 #include "model/transformer.h"
 #include "optim/adamw.h"
-#include "shard/replicated_parameters.h"
+#include "shard/sharded_parameters.h"
 #include "train/backend_choice.h"
 #include "train/step.h"
 
@@ -27,10 +28,13 @@ struct TrainingRankOptions {
   MeshSizes mesh;
   ScheduleKind schedule = ScheduleKind::ring;
   Layout layout = Layout::contiguous;
+  ZeroStage zero = ZeroStage::optimizer_state;
   ModelOptions model;
   AdamWOptions optimizer;
   int64_t memory_limit_bytes = 0;  // of the device tier; 0: the rank's share of the GPU, or of the machine's memory
   bool traced = false;             // steps can be recorded (train/step_trace.h)
+  // Benchmarks put their own schedule before the rank's; absent: nothing is put before it.
+  std::function<std::unique_ptr<AttentionSchedule>(std::unique_ptr<AttentionSchedule>, Backend&)> wrap_schedule;
 };
 
 // The option that would help most when a rank runs out of memory with `usage` in use.
@@ -43,7 +47,7 @@ class TrainingRank {
 
   Backend& backend() { return *backend_; }
   Mesh& mesh() { return *mesh_; }
-  ReplicatedParameters& parameters() { return *parameters_; }
+  ShardedParameters& parameters() { return *parameters_; }
   AdamWOptimizer& optimizer() { return *optimizer_; }
   Transformer& transformer() { return *transformer_; }
   const AttentionSchedule& schedule() const { return *schedule_; }
@@ -59,7 +63,7 @@ class TrainingRank {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<AttentionSchedule> schedule_;
-  std::unique_ptr<ReplicatedParameters> parameters_;
+  std::unique_ptr<ShardedParameters> parameters_;
   std::unique_ptr<AdamWOptimizer> optimizer_;
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<TrainingStep> step_;

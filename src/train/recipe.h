@@ -38,6 +38,8 @@ struct ParallelSection {
   int64_t ring_size = 0;
   std::string layout = "auto";  // auto | contiguous | zigzag | striped
   int64_t dp_replicate_size = 1;
+  int64_t dp_shard_size = 1;
+  std::string zero = "1";  // 0 | 1: the stage of ZeRO, over dp_shard_size x sp_size ranks
   double comm_timeout_seconds = 600.0;
 };
 

@@ -147,6 +147,19 @@ void add_parallel(OptionTable<Recipe>& table) {
           {.help = "Groups of sp_size ranks that train on different sequences, each with a whole copy of the model.",
            .unit = "groups",
            .range = {.at_least = 1, .at_most = kMostRanks}})
+      .option("dp_shard_size", &ParallelSection::dp_shard_size,
+              {.help = "Groups of sp_size ranks that train on different sequences and share what parallel.zero cuts.",
+               .unit = "groups",
+               .range = {.at_least = 1, .at_most = kMostRanks}})
+      .option(
+          "zero", &ParallelSection::zero,
+          {.help = "Stage of ZeRO: what the dp_shard_size x sp_size ranks hold a part of each. 0: nothing, every rank "
+                   "updates all weights. 1: the optimizer state, and the float32 master weights where "
+                   "model.compute_dtype is another; each rank updates its part, and the new weights are gathered "
+                   "while the next step begins. What ranks send is no more than at 0.",
+           .choices = {"0", "1"},
+           .later_choices = {{"2", "The nearest is 1: gradients and weights in the compute dtype stay whole."},
+                             {"3", "The nearest is 1: gradients and weights in the compute dtype stay whole."}}})
       .option("comm_timeout_seconds", &ParallelSection::comm_timeout_seconds,
               {.help = "A rank that waits longer than this for another ends the run.",
                .unit = "seconds",
@@ -258,10 +271,6 @@ void add_train(OptionTable<Recipe>& table) {
 
 void add_absent(OptionCatalog& catalog) {
   const std::vector<AbsentOption> options = {
-      {"parallel", "zero", "Every rank holds a whole copy of the model and its optimizer state (zero 0)."},
-      {"parallel", "zero_stage", "Every rank holds a whole copy of the model and its optimizer state (stage 0)."},
-      {"parallel", "dp_shard_size",
-       "The nearest is parallel.dp_replicate_size, with a whole copy of the model per rank."},
       {"parallel", "tp_size", "The nearest is parallel.sp_size, which splits the sequence instead of the weights."},
       {"parallel", "tensor_parallel_size",
        "The nearest is parallel.sp_size, which splits the sequence instead of the weights."},
@@ -292,6 +301,13 @@ std::string complaint_of(const Action& action) {
     return error.what();
   }
   return {};
+}
+
+// "sp_size 4 x dp_replicate_size 2", and dp_shard_size where it is not 1.
+std::string rank_sizes(const ParallelSection& p) {
+  std::string text = fmt::format("sp_size {} x dp_replicate_size {}", p.sp_size, p.dp_replicate_size);
+  if (p.dp_shard_size > 1) text += fmt::format(" x dp_shard_size {}", p.dp_shard_size);
+  return text;
 }
 
 void add_rules(OptionTable<Recipe>& table) {
@@ -388,15 +404,24 @@ void add_rules(OptionTable<Recipe>& table) {
                return "optim.min_lr_ratio says where a falling rate ends, but lr_scheduler_type is constant; leave it "
                       "out, or use cosine, linear or wsd";
              });
-  table.rule({"parallel.dp_replicate_size", "parallel.sp_size"},
-             "`parallel.sp_size` x `parallel.dp_replicate_size` = the ranks of the run, at most 1024, and `--ranks` "
-             "where that is given.",
+  table.rule({"parallel.dp_shard_size", "parallel.zero"},
+             "`parallel.dp_shard_size` above 1 needs `parallel.zero` above 0: there must be something to share.",
              [](const Recipe& recipe) -> std::string {
-               const int64_t ranks = recipe.parallel.sp_size * recipe.parallel.dp_replicate_size;
-               if (ranks <= static_cast<int64_t>(kMostRanks)) return {};
+               if (recipe.parallel.dp_shard_size == 1 || recipe.parallel.zero != "0") return {};
                return fmt::format(
-                   "parallel.sp_size {} x dp_replicate_size {} = {} ranks; at most {} run in one process",
-                   recipe.parallel.sp_size, recipe.parallel.dp_replicate_size, ranks, kMostRanks);
+                   "parallel.dp_shard_size {} shares what parallel.zero cuts, but zero is 0; set zero: 1, or use "
+                   "dp_replicate_size {}",
+                   recipe.parallel.dp_shard_size, recipe.parallel.dp_shard_size * recipe.parallel.dp_replicate_size);
+             });
+  table.rule({"parallel.dp_replicate_size", "parallel.dp_shard_size", "parallel.sp_size"},
+             "`parallel.sp_size` x `parallel.dp_replicate_size` x `parallel.dp_shard_size` = the ranks of the run, at "
+             "most 1024, and `--ranks` where that is given.",
+             [](const Recipe& recipe) -> std::string {
+               const ParallelSection& p = recipe.parallel;
+               const int64_t ranks = p.sp_size * p.dp_replicate_size * p.dp_shard_size;
+               if (ranks <= static_cast<int64_t>(kMostRanks)) return {};
+               return fmt::format("parallel.{} = {} ranks; at most {} run in one process", rank_sizes(p), ranks,
+                                  kMostRanks);
              });
 }
 
@@ -426,26 +451,34 @@ void settle_ranks(Recipe& recipe, const GivenOptions& given, std::optional<int64
   if (*ranks < 1 || *ranks > static_cast<int64_t>(kMostRanks)) {
     throw ConfigurationError(fmt::format("--ranks must be between 1 and {}, but it is {}", kMostRanks, *ranks));
   }
-  const int64_t dp = p.dp_replicate_size;
+  const int64_t dp = p.dp_replicate_size * p.dp_shard_size;
   if (sp_given) {
     if (p.sp_size * dp == *ranks) return;
     std::string fits = fmt::format("--ranks {} would fit", p.sp_size * dp);
-    if (*ranks % p.sp_size == 0) fits += fmt::format(", or dp_replicate_size {}", *ranks / p.sp_size);
+    const int64_t of_one_copy = p.sp_size * p.dp_shard_size;
+    if (*ranks % of_one_copy == 0) fits += fmt::format(", or dp_replicate_size {}", *ranks / of_one_copy);
     if (*ranks % dp == 0) fits += fmt::format(", or sp_size {}", *ranks / dp);
-    if (*ranks % dp != 0 && *ranks % p.sp_size != 0) {
+    if (*ranks % dp != 0 && *ranks % of_one_copy != 0) {
       int64_t nearest = 1;
       for (int64_t size = 1; size <= *ranks; ++size) {
         if (*ranks % size == 0 && std::abs(size - p.sp_size) <= std::abs(nearest - p.sp_size)) nearest = size;
       }
-      fits += fmt::format(", or sp_size {} with dp_replicate_size {}", nearest, *ranks / nearest);
+      fits += fmt::format(", or sp_size {} with dp_replicate_size {}{}", nearest, *ranks / nearest,
+                          p.dp_shard_size > 1 ? " and dp_shard_size 1" : "");
     }
-    throw ConfigurationError(fmt::format("{}: sp_size {} x dp_replicate_size {} = {} ranks, but --ranks {}; {}",
-                                         given.where("parallel.sp_size"), p.sp_size, dp, p.sp_size * dp, *ranks, fits));
+    throw ConfigurationError(fmt::format("{}: {} = {} ranks, but --ranks {}; {}", given.where("parallel.sp_size"),
+                                         rank_sizes(p), p.sp_size * dp, *ranks, fits));
   }
   if (*ranks % dp != 0) {
-    throw ConfigurationError(
-        fmt::format("{}: dp_replicate_size {} does not divide --ranks {}; --ranks {} would fit, or dp_replicate_size 1",
-                    given.where("parallel.dp_replicate_size"), dp, *ranks, (*ranks / dp + 1) * dp));
+    const char* name = p.dp_shard_size > 1 ? "dp_shard_size" : "dp_replicate_size";
+    const std::string sizes =
+        p.dp_shard_size > 1 && p.dp_replicate_size > 1
+            ? fmt::format("dp_replicate_size {} x dp_shard_size {}", p.dp_replicate_size, p.dp_shard_size)
+            : fmt::format("{} {}", name, dp);
+    throw ConfigurationError(fmt::format("{}: {} does not divide --ranks {}; --ranks {} would fit, or {} 1",
+                                         given.where(fmt::format("parallel.{}", name)), sizes, *ranks,
+                                         (*ranks / dp + 1) * dp,
+                                         *ranks % p.dp_replicate_size == 0 ? name : "both of them"));
   }
   p.sp_size = *ranks / dp;
 }
@@ -505,7 +538,8 @@ Recipe read_recipe(const std::string& text, const std::string& file, const std::
   table.apply(settings, recipe, given);
   const bool sizes_are_known = !mistakes.concern("parallel.sp_size") && !mistakes.concern("parallel.ulysses_size") &&
                                !mistakes.concern("parallel.ring_size") &&
-                               !mistakes.concern("parallel.dp_replicate_size");
+                               !mistakes.concern("parallel.dp_replicate_size") &&
+                               !mistakes.concern("parallel.dp_shard_size");
   if (sizes_are_known) {
     mistakes.collect([&] { settle_ranks(recipe, given, overrides.ranks); }, {"parallel.sp_size"});
   }
@@ -598,8 +632,8 @@ std::string recipe_reference_page() {
          "Relative paths are relative to where they are written: `model.path` and data files to the recipe's folder, "
          "or to the\ncurrent folder when given with `--set`. `train.output_dir` is always relative to the current "
          "folder.\n\n"
-         "`--ranks N` says how many ranks run: `sp_size` x `dp_replicate_size`. Where the recipe does not give "
-         "`sp_size`,\n`--ranks` sets it.\n\n" +
+         "`--ranks N` says how many ranks run: `sp_size` x `dp_replicate_size` x `dp_shard_size`. Where the recipe "
+         "does not give\n`sp_size`, `--ranks` sets it.\n\n" +
          recipe_table().catalog().markdown() +
          "\n## Names that other programs use\n\nA name from Transformers, Accelerate, TRL, ms-swift, axolotl, "
          "DeepSpeed, "

@@ -23,7 +23,7 @@ const OptionTable<Recipe>& recipe_table();
 // What the command line says about a recipe.
 struct RecipeOverrides {
   std::vector<std::string> assignments;  // section.name=value; of several for one option the last one holds
-  std::optional<int64_t> ranks;          // sp_size x dp_replicate_size; sets sp_size where the recipe does not
+  std::optional<int64_t> ranks;          // sp_size x dp sizes; sets sp_size where the recipe does not
   std::optional<std::string> backend;    // train.backend
 };
 

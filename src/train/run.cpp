@@ -237,6 +237,7 @@ class RankRun {
   }
 
   void export_weights() {
+    ShardedParameters& parameters = rank_.parameters();
     if (speaks_) {
       ExportOptions options;
       options.directory = result_.export_directory;
@@ -247,13 +248,18 @@ class RankRun {
       }
       int64_t index = 0;
       std::vector<float> values;
-      export_model(shared_.directory, rank_.parameters().specs(), options,
+      export_model(shared_.directory, parameters.specs(), options,
                    [&](const ParameterSpec& spec, const TensorSink& sink) {
                      values.resize(static_cast<size_t>(spec.extents.product()));
-                     rank_.parameters().get_weights(index++, values);
+                     parameters.get_weights(index++, values);
                      sink(values);
                    });
       observer_.on_export(options.directory);
+    } else {
+      // Each rank may hold a part of every parameter: all of them take part, in the order in which rank 0 writes.
+      for (size_t spec = 0; spec < parameters.specs().size(); ++spec) {
+        parameters.get_weights(static_cast<int64_t>(spec), {});
+      }
     }
     rank_.mesh().world().barrier();
   }

@@ -17,6 +17,7 @@
 #include "data/cache/cache_builder.h"
 #include "data/dataset.h"
 #include "model/description.h"
+#include "shard/zero_stage.h"
 #include "tensor/memory.h"
 #include "train/backend_choice.h"
 #include "train/recipe.h"
@@ -42,6 +43,8 @@ struct RunPlan {
   bool tokens_are_bytes = false;
   int64_t steps = 0;
   int64_t sequences_per_step = 0;
+  ZeroStage zero = ZeroStage::optimizer_state;
+  int state_shards = 1;  // ranks that hold a part of the optimizer state each
   std::array<int64_t, kMemoryClasses>
       state_bytes_per_rank{};  // weights, gradients, optimizer: allocated before the first step
   std::string output_dir;

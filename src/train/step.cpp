@@ -19,7 +19,7 @@ std::span<std::byte> bytes_of(T& value) {
 
 }  // namespace
 
-TrainingStep::TrainingStep(Transformer& model, ReplicatedParameters& parameters, AdamWOptimizer& optimizer,
+TrainingStep::TrainingStep(Transformer& model, ShardedParameters& parameters, AdamWOptimizer& optimizer,
                            const AttentionSchedule& schedule, Backend& backend, Mesh& mesh)
     : model_(model),
       parameters_(parameters),
@@ -51,9 +51,6 @@ void TrainingStep::accumulate_gradients(const StepBatch& batch) {
     if (index + 1 == batch.micro_batches.size()) parameters_.begin_last_micro_batch();
     forward_backward(batch.micro_batches[index], gradient_scale);
   }
-  parameters_.finish_gradients();
-  const PhaseScope scope(backend_, phase::kGradientReduction);
-  mesh_.gradient().all_reduce(backend_.compute_stream(), optimizer_.scalars().loss_sum);
 }
 
 void TrainingStep::forward_backward(const MicroBatch& micro_batch, double gradient_scale) {
@@ -75,11 +72,16 @@ void TrainingStep::forward_backward(const MicroBatch& micro_batch, double gradie
 
 StepResult TrainingStep::update(const StepBatch& batch, double learning_rate) {
   const PhaseScope scope(backend_, phase::kOptimizer);
-  optimizer_.step(learning_rate, batch.label_weight_sum);
-
-  // The step's one host read.
   Stream& stream = backend_.compute_stream();
   const StepScalars& scalars = optimizer_.scalars();
+  optimizer_.sum_squares();
+  {
+    const PhaseScope reduction(backend_, phase::kGradientReduction);
+    mesh_.gradient().all_reduce(stream, scalars.loss_sum);
+  }
+  optimizer_.step(learning_rate, batch.label_weight_sum);
+
+  // The step's one host read. New weights may still be on their way to other ranks.
   StepResult result;
   double loss_sum = 0.0;
   int64_t skipped = 0;

@@ -14,7 +14,7 @@
 #include "model/transformer.h"
 #include "optim/adamw.h"
 #include "shard/device_saved_tensors.h"
-#include "shard/replicated_parameters.h"
+#include "shard/sharded_parameters.h"
 
 namespace ithaca {
 
@@ -44,7 +44,7 @@ class GatheredValues {
 class TrainingStep {
  public:
   // Everything given must outlive it.
-  TrainingStep(Transformer& model, ReplicatedParameters& parameters, AdamWOptimizer& optimizer,
+  TrainingStep(Transformer& model, ShardedParameters& parameters, AdamWOptimizer& optimizer,
                const AttentionSchedule& schedule, Backend& backend, Mesh& mesh);
 
   StepResult run(const StepBatch& batch, double learning_rate);
@@ -52,8 +52,8 @@ class TrainingStep {
   // numbers of micro-batches, but the ranks of one cp group have the same.
   std::optional<double> evaluate(const std::vector<MicroBatch>& micro_batches, double label_weight_sum);
 
-  // The pieces of run(), for tests that look at gradients before the update: forward and backward of all micro-batches
-  // with summed gradients.
+  // The pieces of run(), for those who look at gradients before the update: forward and backward of all micro-batches,
+  // behind which the gradients' sums are on their way.
   void accumulate_gradients(const StepBatch& batch);
   StepResult update(const StepBatch& batch, double learning_rate);
 
@@ -63,7 +63,7 @@ class TrainingStep {
   static void check_same_batch(std::span<const int64_t> hashes);
 
   Transformer& model_;
-  ReplicatedParameters& parameters_;
+  ShardedParameters& parameters_;
   AdamWOptimizer& optimizer_;
   const AttentionSchedule& schedule_;
   Backend& backend_;

@@ -166,8 +166,10 @@ TEST_F(Trace, ShowsWhatRanksGiveEachOther) {
   for (int rank = 0; rank < 2; ++rank) {
     const std::vector<TraceSlice>& exchanges = threads.at({rank, kCommunication});
     EXPECT_GE(count(exchanges, "send_receive"), 2 * recorder_.plan->model.layer_count());
-    EXPECT_EQ(count(exchanges, "all_reduce"), 2 * (recorder_.plan->model.layer_count() + 2)) << "units, two steps";
-    EXPECT_EQ(count(exchanges, std::string(phase::kGradientReduction)), count(exchanges, "all_reduce"));
+    const int64_t units_of_two_steps = 2 * (recorder_.plan->model.layer_count() + 2);
+    EXPECT_EQ(count(exchanges, "reduce_scatter"), units_of_two_steps) << "gradients";
+    EXPECT_EQ(count(exchanges, std::string(phase::kGradientReduction)), units_of_two_steps);
+    EXPECT_EQ(count(exchanges, "all_gather"), units_of_two_steps) << "weights";
     for (const char* step : {"step 2", "step 3"}) EXPECT_EQ(count(threads.at({rank, kHost}), step), 1);
   }
 

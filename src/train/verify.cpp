@@ -116,9 +116,10 @@ class Verification {
     if (recipe.model.init != "random") require_weights(directory_);
     Recipe single = recipe;
     single.parallel = {};
+    single.parallel.zero = recipe.parallel.zero;
     decisions_ = decide_run(single, directory_.description(), *train_);
     // The same sequences per step, whatever the recipe's own mesh is.
-    decisions_.loader.accumulation *= recipe.parallel.dp_replicate_size;
+    decisions_.loader.accumulation *= recipe.parallel.dp_replicate_size * recipe.parallel.dp_shard_size;
     steps_ = std::min(options.steps, decisions_.steps);
   }
 
@@ -154,11 +155,16 @@ class Verification {
       TrainingRank rank(thread, model, rank_options);
       give_first_weights(recipe_, directory_, rank.parameters());
       rank.mesh().world().barrier();
+      int64_t sent_to_compare = 0;
       const auto start = std::chrono::steady_clock::now();
       for (int64_t step = 0; step < steps_; ++step) {
         const StepBatch batch = loader.load(step, rank.batch_position());
         rank.step().accumulate_gradients(batch);
-        if (step == 0 && thread.rank() == 0) gradients = read_gradients(rank);
+        if (step == 0) {
+          sent_to_compare -= rank.mesh().total_bytes_sent();
+          read_gradients(rank, thread.rank() == 0 ? &gradients : nullptr);
+          sent_to_compare += rank.mesh().total_bytes_sent();
+        }
         const StepResult result = rank.step().update(batch, learning_rate(decisions_.rate, step));
         if (thread.rank() == 0) {
           row.losses.push_back(result.loss);
@@ -168,7 +174,7 @@ class Verification {
       const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
       const std::lock_guard lock(mutex);
       row.seconds = std::max(row.seconds, elapsed.count());
-      row.bytes_sent = std::max(row.bytes_sent, rank.mesh().total_bytes_sent());
+      row.bytes_sent = std::max(row.bytes_sent, rank.mesh().total_bytes_sent() - sent_to_compare);
       row.peak_memory_bytes = std::max(row.peak_memory_bytes, rank.backend().arena(Tier::device).usage().peak);
     });
     compare(row, gradients);
@@ -182,16 +188,14 @@ class Verification {
   }
 
  private:
-  static Gradients read_gradients(TrainingRank& rank) {
-    Gradients gradients;
-    for (size_t spec = 0; spec < rank.parameters().specs().size(); ++spec) {
-      const Tensor& tensor = rank.parameters().gradient(static_cast<int64_t>(spec));
-      std::vector<float> values(static_cast<size_t>(tensor.element_count()));
-      rank.backend().copy_to_host(rank.backend().compute_stream(), tensor, std::as_writable_bytes(std::span(values)));
-      rank.backend().finish(rank.backend().record(rank.backend().compute_stream()));
-      gradients.emplace(rank.parameters().specs()[spec].name, std::move(values));
+  // Collective; a rank without `gradients` only takes part.
+  static void read_gradients(TrainingRank& rank, Gradients* gradients) {
+    for (size_t index = 0; index < rank.parameters().specs().size(); ++index) {
+      const ParameterSpec& spec = rank.parameters().specs()[index];
+      std::vector<float> values(gradients != nullptr ? static_cast<size_t>(spec.extents.product()) : 0);
+      rank.parameters().get_gradients(static_cast<int64_t>(index), values);
+      if (gradients != nullptr) gradients->emplace(spec.name, std::move(values));
     }
-    return gradients;
   }
 
   void compare(VerifyRow& row, const Gradients& gradients) const {
