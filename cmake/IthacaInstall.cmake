@@ -97,10 +97,9 @@ foreach(library IN LISTS ithaca_external)
   elseif(library MATCHES "^CUDA::(.*)$")
     string(APPEND ITHACA_FIND_DEPENDENCIES "find_dependency(CUDAToolkit)\n")
     list(APPEND ITHACA_PC_LIBS -L${CUDAToolkit_LIBRARY_DIR} -l${CMAKE_MATCH_1} -ldl -lrt)
-  elseif(library STREQUAL "cuDNN::cuDNN" OR library STREQUAL "NCCL::NCCL")
-    string(REGEX REPLACE "::.*" "" package ${library})
-    string(APPEND ITHACA_FIND_DEPENDENCIES "find_dependency(${package})\n")
-    list(APPEND ITHACA_PC_LIBS ${${package}_LIBRARY})
+  elseif(library STREQUAL "cuDNN::cuDNN")
+    string(APPEND ITHACA_FIND_DEPENDENCIES "find_dependency(cuDNN)\n")
+    list(APPEND ITHACA_PC_LIBS ${cuDNN_LIBRARY})
   else()
     message(FATAL_ERROR "cmake/IthacaInstall.cmake does not know how a user's project finds ${library}")
   endif()
@@ -126,8 +125,7 @@ install(EXPORT ithacaTargets NAMESPACE ithaca:: DESTINATION ${ithaca_package_fol
 install(FILES ${PROJECT_BINARY_DIR}/package/ithacaConfig.cmake ${PROJECT_BINARY_DIR}/package/ithacaConfigVersion.cmake
         DESTINATION ${ithaca_package_folder})
 if(ITHACA_WITH_CUDA)
-  install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindcuDNN.cmake ${CMAKE_CURRENT_LIST_DIR}/FindNCCL.cmake
-                ${CMAKE_CURRENT_LIST_DIR}/CudaWheelFolders.cmake
+  install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindcuDNN.cmake ${CMAKE_CURRENT_LIST_DIR}/CudaWheelFolders.cmake
           DESTINATION ${ithaca_package_folder})
 endif()
 install(FILES ${PROJECT_BINARY_DIR}/package/ithaca.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

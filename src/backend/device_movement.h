@@ -1,4 +1,4 @@
-// DeviceMovement: how ranks of one process whose memory lies on devices read each other's tensors.
+// DeviceMovement: how ranks of one process whose memory lies on devices read each other's tensors, or send them.
 //
 // Implemented by backends whose memory the host cannot read, beside Backend. An exchange waits for other ranks before
 // it knows what to copy, so it is given as work that is issued to a stream in its turn: after everything that was
@@ -7,9 +7,12 @@
 // for that). Thread-safety: as Backend.
 #pragma once
 
+#include <exception>
 #include <functional>
+#include <memory>
 #include <span>
 
+#include "backend/device_exchange.h"
 #include "backend/stream.h"
 #include "tensor/tensor.h"
 
@@ -30,6 +33,10 @@ class DeviceIssuer {
   // to = ((parts[0] + parts[1]) + parts[2]) + ...: float32, float64 or int64, in the arithmetic of that type. Parts may
   // belong to other ranks; `to` may be the same view as one of them.
   virtual void sum_elements(std::span<const Tensor> parts, const Tensor& to) = 0;
+  // `sends` and `receives` of `rank`, all at once: they wait for each other on the device in no order. Between two
+  // ranks the messages of later calls follow those of earlier ones. Throws CommunicationError when the library fails.
+  virtual void exchange(DeviceExchange& exchange, int rank, std::span<const DeviceMessage> sends,
+                        std::span<const DeviceMessage> receives) = 0;
   // This point of the stream, for other ranks.
   virtual Event record() = 0;
   // The stream waits for a point of another rank's.
@@ -47,6 +54,13 @@ class DeviceMovement {
   virtual void issue(Stream& stream, std::function<void(DeviceIssuer&)> work) = 0;
   // The most parts that one sum can have.
   virtual int most_sum_parts() const = 0;
+
+  // Connects the devices of all ranks, whose movements `ranks` are; one thread does it for all of them. Throws
+  // ConfigurationError when two ranks share a device, or when there is no library for it.
+  virtual std::unique_ptr<DeviceExchange> make_exchange(std::span<DeviceMovement* const> ranks) = 0;
+  // Fails this rank's backend from any thread: its next finish() or operation throws the exception, unless it has
+  // failed already. May be called after the backend has gone.
+  virtual std::function<void(std::exception_ptr)> failure_handle() = 0;
 };
 
 }  // namespace ithaca

@@ -72,6 +72,10 @@ const CollectiveCall& MeetingTicket::call_of(int seat) const {
   return *meeting_->seats[static_cast<size_t>(seat)].call;
 }
 
+std::string MeetingTicket::describe() const {
+  return board_->describe_meeting(*meeting_, seat_);
+}
+
 void MeetingTicket::wait_for_calls() {
   RankWorld& world = board_->world();
   std::unique_lock<std::mutex> lock(world.mutex_);

@@ -85,6 +85,8 @@ class MeetingTicket {
   int seats() const { return static_cast<int>(meeting_->seats.size()); }
   // The call of a seat that has called: always true of one whose buffers are being read.
   const CollectiveCall& call_of(int seat) const;
+  // "all_reduce (operation 3 of group world (ranks 0-3))".
+  std::string describe() const;
 
   // Waits until every rank has called.
   void wait_for_calls();

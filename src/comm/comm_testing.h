@@ -19,45 +19,23 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/device_movement.h"
 #include "comm/communicator.h"
-#include "comm/host_movement.h"
+#include "comm/device_testing.h"
 #include "comm/thread_ranks.h"
 #include "tensor/tensor.h"
 
 namespace ithaca::testing {
 
-// Whether the ranks of this test program have the communicator's device form (over host memory all the same, moved on
-// the backend's streams), so that everything is tested in both forms.
-#ifdef ITHACA_TEST_DEVICE_FORM
-inline constexpr bool kIsDeviceForm = true;
+// The form of the communicator that the ranks of this test program have, so that everything is tested in every form.
+// Those of devices have host memory all the same (comm/device_testing.h).
+enum class Form { host, device, nccl };
+#if defined(ITHACA_TEST_DEVICE_FORM)
+inline constexpr Form kForm = Form::device;
+#elif defined(ITHACA_TEST_NCCL_FORM)
+inline constexpr Form kForm = Form::nccl;
 #else
-inline constexpr bool kIsDeviceForm = false;
+inline constexpr Form kForm = Form::host;
 #endif
-
-// What a device backend does, with host memory: everything has happened when it is issued.
-class HostDeviceIssuer final : public DeviceIssuer {
- public:
-  void copy_elements(const Tensor& from, const Tensor& to) override { ithaca::copy_elements(from, to); }
-  void sum_elements(std::span<const Tensor> parts, const Tensor& to) override { ithaca::sum_elements(parts, to); }
-  Event record() override { return {}; }
-  void wait(const Event& event) override { EXPECT_TRUE(event.is_empty()); }
-};
-
-class HostDeviceMovement final : public DeviceMovement {
- public:
-  explicit HostDeviceMovement(Backend& backend) : backend_(backend) {}
-  void issue(Stream& stream, std::function<void(DeviceIssuer&)> work) override {
-    backend_.enqueue(stream, [work = std::move(work)] {
-      HostDeviceIssuer issuer;
-      work(issuer);
-    });
-  }
-  int most_sum_parts() const override { return 32; }
-
- private:
-  Backend& backend_;
-};
 
 // One rank of a test run.
 struct TestRank {
@@ -88,6 +66,7 @@ struct TestRank {
 inline void run_test_ranks(int size, const std::function<void(TestRank&)>& body, double timeout_seconds = 60.0) {
   ThreadRankOptions options;
   options.timeout_seconds = timeout_seconds;
+  if (kForm == Form::nccl) options.transport = Transport::nccl;
   run_thread_ranks(size, options, [&](ThreadRank& thread_rank) {
     CpuBackendOptions backend_options;
     backend_options.memory_limit_bytes = 1 << 20;
@@ -95,7 +74,7 @@ inline void run_test_ranks(int size, const std::function<void(TestRank&)>& body,
     std::deque<std::shared_ptr<void>> kept;
     const auto backend = make_cpu_backend(backend_options);
     HostDeviceMovement movement(*backend);
-    const auto world = kIsDeviceForm ? thread_rank.connect(*backend, movement) : thread_rank.connect(*backend);
+    const auto world = kForm == Form::host ? thread_rank.connect(*backend) : thread_rank.connect(*backend, movement);
     TestRank self{thread_rank.rank(), thread_rank.size(), *backend, *world, kept};
     body(self);
   });

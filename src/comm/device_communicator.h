@@ -16,7 +16,7 @@ namespace ithaca {
 class DeviceCommunicator final : public BoardCommunicator {
  public:
   // Rank `rank` of the board's group, all of whose ranks have this form. `backend` and `movement`, which enqueues on
-  // the backend's streams, must outlive the communicator.
+  // the backend's streams, must outlive the communicator. At most movement.most_sum_parts() ranks.
   DeviceCommunicator(std::shared_ptr<MeetingBoard> board, int rank, Backend& backend, DeviceMovement& movement,
                      ExchangeFlows flows = {});
 

@@ -63,10 +63,20 @@ void RankWorld::abort(int rank, std::string_view reason) noexcept {
   }
 }
 
+void RankWorld::found(int rank, std::string text) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  set_cause(CauseKind::found, rank, std::move(text), nullptr);
+}
+
 void RankWorld::leave(int rank) {
   const std::lock_guard<std::mutex> lock(mutex_);
   returned_[static_cast<size_t>(rank)] = true;
   wake_everybody();
+}
+
+bool RankWorld::has_failed() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return cause_kind_ != CauseKind::none;
 }
 
 void RankWorld::throw_if_failed() const {

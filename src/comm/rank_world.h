@@ -47,9 +47,13 @@ class RankWorld {
   void fail(int rank, const std::exception_ptr& exception);
   // `rank` wants the world to end.
   void abort(int rank, std::string_view reason) noexcept;
+  // What `rank` was found to have done, or to suffer, by somebody who does not wait for it.
+  void found(int rank, std::string text) noexcept;
   // The body of `rank` has ended: it makes no more calls. Whoever waits for one fails.
   void leave(int rank);
 
+  double timeout_seconds() const { return timeout_seconds_; }
+  bool has_failed() const;
   // Throws CommunicationError with the first cause as other ranks see it.
   void throw_if_failed() const;
   // Throws the first cause as the caller of all ranks sees it: "rank 2: ..." in the type it was thrown in.

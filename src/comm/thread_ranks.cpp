@@ -12,6 +12,8 @@
 #include "base/error.h"
 #include "comm/board.h"
 #include "comm/device_communicator.h"
+#include "comm/nccl_communicator.h"
+#include "comm/nccl_world.h"
 #include "comm/thread_communicator.h"
 
 namespace ithaca {
@@ -20,18 +22,31 @@ namespace {
 
 class ConnectedThreadRank final : public ThreadRank {
  public:
-  ConnectedThreadRank(std::shared_ptr<MeetingBoard> board, int rank) : board_(std::move(board)), rank_(rank) {}
+  // `nccl` is null where another transport is used.
+  ConnectedThreadRank(std::shared_ptr<MeetingBoard> board, int rank, NcclWorld* nccl)
+      : board_(std::move(board)), rank_(rank), nccl_(nccl) {}
 
   int rank() const override { return rank_; }
   int size() const override { return board_->size(); }
   std::unique_ptr<Communicator> connect(Backend& backend) override {
     if (auto* const movement = dynamic_cast<DeviceMovement*>(&backend)) return connect(backend, *movement);
     connect_once();
+    if (nccl_ != nullptr) {
+      throw ConfigurationError(
+          fmt::format("NCCL moves the memory of devices, but the {} backend's is the host's; transport: peer works",
+                      backend.name()));
+    }
     return std::make_unique<ThreadCommunicator>(board_, rank_, backend);
   }
   std::unique_ptr<Communicator> connect(Backend& backend, DeviceMovement& movement) override {
     connect_once();
-    return std::make_unique<DeviceCommunicator>(board_, rank_, backend, movement);
+    if (size() > movement.most_sum_parts()) {
+      throw ConfigurationError(fmt::format("{} ranks in one process exchange device memory; at most {} can", size(),
+                                           movement.most_sum_parts()));
+    }
+    if (nccl_ == nullptr) return std::make_unique<DeviceCommunicator>(board_, rank_, backend, movement);
+    nccl_->connect(rank_, movement);
+    return std::make_unique<NcclCommunicator>(board_, rank_, backend, movement, *nccl_);
   }
 
  private:
@@ -42,6 +57,7 @@ class ConnectedThreadRank final : public ThreadRank {
 
   std::shared_ptr<MeetingBoard> board_;
   int rank_;
+  NcclWorld* nccl_;
   bool is_connected_ = false;
 };
 
@@ -55,10 +71,13 @@ void run_thread_ranks(int size, const ThreadRankOptions& options, const std::fun
   std::vector<int> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto board = std::make_shared<MeetingBoard>(world, "world", std::move(ranks));
+  // Outlives all ranks and their backends.
+  std::unique_ptr<NcclWorld> nccl;
+  if (options.transport == Transport::nccl) nccl = std::make_unique<NcclWorld>(world);
 
   const auto run_rank = [&](int rank) noexcept {
     try {
-      ConnectedThreadRank self(board, rank);
+      ConnectedThreadRank self(board, rank, nccl.get());
       body(self);
     } catch (...) {
       world->fail(rank, std::current_exception());
@@ -79,6 +98,7 @@ void run_thread_ranks(int size, const ThreadRankOptions& options, const std::fun
       }
     }
   }
+  nccl.reset();
   world->throw_first_cause();
 }
 

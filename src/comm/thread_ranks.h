@@ -15,6 +15,7 @@
 
 #include "backend/device_movement.h"
 #include "comm/communicator.h"
+#include "comm/transport.h"
 
 namespace ithaca {
 
@@ -22,6 +23,8 @@ struct ThreadRankOptions {
   // A collective that has waited this long for another rank ends the group, naming the collective and the ranks that
   // did not come. 0: never.
   double timeout_seconds = 600.0;
+  // For ranks whose memory lies on devices. nccl: one rank per device, and the library must be there.
+  Transport transport = Transport::peer;
 };
 
 // What a rank's thread is given: it builds its own backend and makes the communicator with it.
@@ -30,10 +33,11 @@ class ThreadRank {
   virtual ~ThreadRank() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // The world's communicator over `backend` (which must outlive it), in the form that its memory needs: host or device.
-  // All ranks must have the same kind of backend. Call once, from the rank's thread.
+  // The world's communicator over `backend` (which must outlive it), in the form that its memory and the transport
+  // need. All ranks must have the same kind of backend. Call once, from the rank's thread. Throws ConfigurationError
+  // when the transport is not for these backends.
   virtual std::unique_ptr<Communicator> connect(Backend& backend) = 0;
-  // The same in device form, with the movement given apart from the backend.
+  // The same for memory on devices, with the movement given apart from the backend.
   virtual std::unique_ptr<Communicator> connect(Backend& backend, DeviceMovement& movement) = 0;
 };
 

@@ -15,6 +15,14 @@ std::string cuda_trace_absence_reason() {
   return cuda_absence_reason();
 }
 
+std::string cuda_nccl_absence_reason() {
+  return cuda_absence_reason();
+}
+
+bool cuda_devices_are_peers(int /*devices*/) {
+  return false;
+}
+
 CudaDeviceInfo cuda_device_info(int /*device*/) {
   throw ConfigurationError("no CUDA device: " + cuda_absence_reason());
 }

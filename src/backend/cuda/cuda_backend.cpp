@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "backend/check.h"
 #include "backend/cuda/attention.h"
@@ -19,6 +20,7 @@
 #include "backend/cuda/device_recording.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/nccl_exchange.h"
 #include "backend/device_movement.h"
 #include "base/text.h"
 
@@ -69,6 +71,10 @@ class CudaIssuer final : public DeviceIssuer {
   void copy_elements(const Tensor& from, const Tensor& to) override { cuda::copy_elements(from, to, stream_.handle()); }
   void sum_elements(std::span<const Tensor> parts, const Tensor& to) override {
     cuda::sum_elements(parts, to, stream_.handle());
+  }
+  void exchange(DeviceExchange& exchange, int rank, std::span<const DeviceMessage> sends,
+                std::span<const DeviceMessage> receives) override {
+    cuda::run_nccl_exchange(exchange, rank, sends, receives, stream_.handle());
   }
   Event record() override { return stream_.record_issued(); }
   void wait(const Event& event) override {
@@ -251,6 +257,20 @@ class CudaBackend final : public Backend, public DeviceMovement {
   }
 
   int most_sum_parts() const override { return cuda::kMostSumParts; }
+
+  std::unique_ptr<DeviceExchange> make_exchange(std::span<DeviceMovement* const> ranks) override {
+    std::vector<int> devices;
+    for (DeviceMovement* const rank : ranks) {
+      const auto* const backend = dynamic_cast<const CudaBackend*>(rank);
+      require(backend != nullptr, "NCCL connects CUDA backends alone");
+      devices.push_back(backend->options_.device);
+    }
+    return cuda::make_nccl_exchange(devices);
+  }
+
+  std::function<void(std::exception_ptr)> failure_handle() override {
+    return [failure = failure_](std::exception_ptr exception) { failure->set(std::move(exception)); };
+  }
 
   // ---- operations ----
   void gemm(Stream& stream, const Gemm& arguments) override {
@@ -617,6 +637,23 @@ std::string cuda_absence_reason() {
 
 std::string cuda_trace_absence_reason() {
   return cuda::recording_absence_reason();
+}
+
+std::string cuda_nccl_absence_reason() {
+  const std::string reason = cuda_device_count() == 0 ? cuda_absence_reason() : std::string();
+  return reason.empty() ? cuda::nccl_absence_reason() : reason;
+}
+
+bool cuda_devices_are_peers(int devices) {
+  for (int device = 0; device < devices; ++device) {
+    for (int other = 0; other < devices; ++other) {
+      if (other == device) continue;
+      int can_access = 0;
+      ITHACA_CUDA_CHECK(cudaDeviceCanAccessPeer(&can_access, device, other));
+      if (can_access == 0) return false;
+    }
+  }
+  return true;
 }
 
 CudaDeviceInfo cuda_device_info(int device) {

@@ -54,6 +54,12 @@ std::string cuda_absence_reason();
 // Why a CUDA backend cannot record traces (Backend::start_recording): no CUPTI, and what to install. Empty when it can.
 std::string cuda_trace_absence_reason();
 
+// Why ranks on CUDA cannot exchange tensors through NCCL: no NCCL, and what to install. Empty when they can.
+std::string cuda_nccl_absence_reason();
+
+// Whether each of the first `devices` GPUs can read the memory of each other one.
+bool cuda_devices_are_peers(int devices);
+
 // Throws ConfigurationError when there is no such device.
 CudaDeviceInfo cuda_device_info(int device);
 
