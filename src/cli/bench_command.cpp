@@ -4,22 +4,19 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
-#include <cmath>
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "base/choice.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/file_output.h"
 #include "checkpoint/hugging_face.h"
-#include "train/benchmark.h"
+#include "cli/bench_tables.h"
 
 namespace ithaca {
 
 namespace {
-
-constexpr const char* kDefaultShape = "qwen3-0.6b";
-constexpr int64_t kDefaultTokensOnGpu = 8192;
-constexpr int64_t kDefaultTokensOnCpu = 512;
 
 void check_numbers(const BenchArguments& arguments) {
   const auto refuse = [](const std::string& text) { throw ConfigurationError(text); };
@@ -29,7 +26,7 @@ void check_numbers(const BenchArguments& arguments) {
   if (arguments.ranks < 1 || arguments.ranks > 1024) refuse("--ranks must be between 1 and 1024");
   if (arguments.steps < 1) refuse("--steps must be at least 1");
   if (arguments.warmup < 0) refuse("--warmup must be 0 or more");
-  if (arguments.documents < 0) refuse("--documents must be 0 (one document) or a mean length");
+  if (arguments.attention_layers < 0) refuse("--attention-layers must be 0 (all) or a number of layers");
   if (arguments.window < 0) refuse("--window must be 0 (none) or a number of keys");
   if (arguments.query_heads < 1 || arguments.key_heads < 1 || arguments.head_size < 2 || arguments.head_size % 2 != 0)
     refuse("--query-heads and --key-heads must be at least 1, --head-size an even number");
@@ -42,17 +39,44 @@ void check_numbers(const BenchArguments& arguments) {
   if (arguments.limit_gib < 0.0) refuse("--limit-gib must be 0 (all that is there) or more");
 }
 
+}  // namespace
+
+// ---- what the tables share ----
+
+RawRows::RawRows(const std::string& path) : path_(path) {
+  if (path.empty()) return;
+  file_.open(path, std::ios::out | std::ios::trunc);
+  if (!file_) throw_file_error("cannot write the rows of a benchmark to", path);
+}
+
+void RawRows::add(const nlohmann::ordered_json& row) {
+  if (path_.empty()) return;
+  file_ << row.dump() << '\n' << std::flush;
+  if (!file_) throw_file_error("cannot write the rows of a benchmark to", path_);
+}
+
+nlohmann::ordered_json raw_row(const char* bench, const BackendChoice& backend, int ranks) {
+  nlohmann::ordered_json row;
+  row["bench"] = bench;
+  row["backend"] = backend_kind_name(backend.kind);
+  row["device"] = backend.device_name;
+  row["devices"] = backend.kind == BackendKind::cuda ? std::min(ranks, backend.devices) : 1;
+  row["ranks"] = ranks;
+  row["dtype"] = dtype_name(backend.compute_dtype);
+  return row;
+}
+
 ModelDescription chosen_model(const BenchArguments& arguments) {
   if (!arguments.model.empty() && !arguments.shape.empty()) {
     throw ConfigurationError("--model and --shape exclude each other; leave one of them out");
   }
   if (!arguments.model.empty()) return ModelDirectory(arguments.model).description();
-  return published_shape(arguments.shape.empty() ? kDefaultShape : arguments.shape);
+  return published_shape(arguments.shape.empty() ? kDefaultBenchShape : arguments.shape);
 }
 
 std::string model_text(const BenchArguments& arguments, const ModelDescription& model) {
   const std::string name = !arguments.model.empty()  ? arguments.model
-                           : arguments.shape.empty() ? std::string(kDefaultShape)
+                           : arguments.shape.empty() ? std::string(kDefaultBenchShape)
                                                      : arguments.shape;
   return fmt::format("{} ({} parameters, random weights)", name, format_count(model.parameter_count()));
 }
@@ -61,147 +85,39 @@ std::string count_text(int count, const char* what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-std::string ranks_text(int ranks) {
-  return count_text(ranks, "rank");
-}
-
 std::string device_text(const BackendChoice& backend, int ranks) {
   if (backend.kind == BackendKind::cpu) {
-    return fmt::format("CPU, {}, {}", dtype_name(backend.compute_dtype), ranks_text(ranks));
+    return fmt::format("CPU, {}, {}", dtype_name(backend.compute_dtype), count_text(ranks, "rank"));
   }
   return fmt::format("{} x {}, {}, {}{}", std::min(ranks, backend.devices), backend.device_name,
-                     dtype_name(backend.compute_dtype), ranks_text(ranks),
+                     dtype_name(backend.compute_dtype), count_text(ranks, "rank"),
                      backend.deterministic ? ", deterministic" : "");
 }
 
 std::vector<int64_t> tokens_or(const BenchArguments& arguments, const BackendChoice& backend) {
   if (!arguments.tokens.empty()) return arguments.tokens;
-  return {backend.kind == BackendKind::cuda ? kDefaultTokensOnGpu : kDefaultTokensOnCpu};
+  return {backend.kind == BackendKind::cuda ? kDefaultBenchTokensOnGpu : kDefaultBenchTokensOnCpu};
 }
 
-double tera(double flops_per_second) {
-  return flops_per_second * 1e-12;
+std::vector<DocumentMix> document_mixes(const BenchArguments& arguments) {
+  std::vector<DocumentMix> mixes;
+  for (const std::string& text : arguments.documents) mixes.push_back(parse_document_mix(text));
+  return mixes;
 }
 
-std::string documents_text(const BenchArguments& arguments) {
-  return arguments.documents == 0 ? std::string("one document")
-                                  : fmt::format("documents of mean {} tokens", arguments.documents);
+std::string documents_text(const std::vector<DocumentMix>& documents) {
+  std::vector<std::string> texts;
+  for (const DocumentMix& mix : documents) {
+    texts.push_back(mix.kind == DocumentMix::Kind::one
+                        ? "one document"
+                        : fmt::format("{} documents of mean {} tokens",
+                                      mix.kind == DocumentMix::Kind::exponential ? "exponential" : "long-tailed",
+                                      mix.mean));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-int bench_step(const BenchArguments& arguments, const BackendChoice& backend, std::ostream& out) {
-  StepBenchmark benchmark;
-  benchmark.backend = backend;
-  benchmark.model = chosen_model(arguments);
-  benchmark.tokens = tokens_or(arguments, backend);
-  benchmark.recompute.clear();
-  for (const std::string& name : arguments.recompute) {
-    benchmark.recompute.push_back(
-        parse_choice("--recompute", name, {RecomputePolicy::none, RecomputePolicy::attention, RecomputePolicy::full},
-                     recompute_policy_name));
-  }
-  benchmark.mean_document = arguments.documents;
-  benchmark.ranks = arguments.ranks;
-  benchmark.schedule = arguments.schedule;
-  benchmark.layout = arguments.layout;
-  benchmark.ulysses_size = arguments.ulysses_size;
-  benchmark.ring_size = arguments.ring_size;
-  benchmark.steps = arguments.steps;
-  benchmark.warmup = arguments.warmup;
-  benchmark.phases = arguments.phases;
-  benchmark.memory_limit_bytes = static_cast<int64_t>(std::ldexp(arguments.limit_gib, 30));
-
-  out << fmt::format("training step of {}\n{}, {}; for each row {}, then {} that count\n",
-                     model_text(arguments, benchmark.model), device_text(backend, arguments.ranks),
-                     documents_text(arguments), count_text(arguments.warmup, "warm-up step"),
-                     count_text(arguments.steps, "step"))
-      << std::flush;
-  bool first = true;
-  bool all_ran = true;
-  const StepBenchmarkResult result = run_step_benchmark(benchmark, [&](const StepBenchmarkRow& row) {
-    if (first) {
-      out << fmt::format("{:>9} {:>10} {:>9} {:>9} {:>9} {:>6} {:>8} {:>9}  {}\n", "tokens", "recompute", "seconds",
-                         "tokens/s", "TFLOP/s", "peak", "exposed", "memory", "attention");
-      first = false;
-    }
-    if (!row.failure.empty()) {
-      all_ran = false;
-      out << fmt::format("{:>9} {:>10} did not run: {}\n", row.tokens, recompute_policy_name(row.recompute),
-                         row.failure);
-      return;
-    }
-    out << fmt::format("{:>9} {:>10} {:>9.4f} {:>9.0f} {:>9.3f} {:>5.1f}% {:>7.1f}% {:>9}  {}\n", row.tokens,
-                       recompute_policy_name(row.recompute), row.seconds, static_cast<double>(row.tokens) / row.seconds,
-                       tera(row.flops_per_second_per_device), 100.0 * row.peak_share,
-                       100.0 * row.exposed_wait_seconds / row.seconds, format_bytes(row.memory.peak), row.attention)
-        << std::flush;
-  });
-  out << "TFLOP/s: model operations of one device (recompute not counted); exposed: the part of the step that compute "
-         "waits "
-         "for other streams.\n";
-  if (result.gemm_peak > 0.0) {
-    out << fmt::format("peak: the share of the {:.4g} TFLOP/s that a large product reached here just before.\n",
-                       tera(result.gemm_peak));
-  }
-  out << '\n';
-  out << "peak memory by class (the rank that uses most)\n";
-  out << fmt::format("{:>9} {:>10}", "tokens", "recompute");
-  for (int index = 0; index < kMemoryClasses; ++index) {
-    out << fmt::format(" {:>13}", memory_class_name(static_cast<MemoryClass>(index)));
-  }
-  out << fmt::format("  {}\n", "seconds of each step");
-  for (const StepBenchmarkRow& row : result.rows) {
-    if (!row.failure.empty()) continue;
-    out << fmt::format("{:>9} {:>10}", row.tokens, recompute_policy_name(row.recompute));
-    for (const int64_t bytes : row.memory.peak_by_class) out << fmt::format(" {:>13}", format_bytes(bytes));
-    out << fmt::format("  {:.4f}\n", fmt::join(row.step_seconds, " "));
-  }
-  for (const StepBenchmarkRow& row : result.rows) {
-    if (row.phases.steps == 0) continue;
-    out << fmt::format("\none more step of {} tokens, recompute {}, recorded (rank 0)\n{}", row.tokens,
-                       recompute_policy_name(row.recompute), format_phase_table(row.phases));
-  }
-  return all_ran ? 0 : 1;
-}
-
-int bench_attention(const BenchArguments& arguments, const BackendChoice& backend, std::ostream& out) {
-  AttentionBenchmark benchmark;
-  benchmark.backend = backend;
-  benchmark.heads.query_heads = arguments.query_heads;
-  benchmark.heads.key_heads = arguments.key_heads;
-  benchmark.heads.key_size = benchmark.heads.value_size = arguments.head_size;
-  benchmark.heads.scale = 1.0f / std::sqrt(static_cast<float>(arguments.head_size));
-  benchmark.tokens = tokens_or(arguments, backend);
-  benchmark.mean_document = arguments.documents;
-  benchmark.window = arguments.window;
-  benchmark.ranks = arguments.ranks;
-  benchmark.schedules =
-      arguments.schedules.empty() ? benchmark_schedules(arguments.ranks, arguments.query_heads) : arguments.schedules;
-  benchmark.seconds_per_measurement = arguments.seconds;
-  out << fmt::format("attention, {}/{} heads of {}, causal{}, {}\n{}\n", arguments.query_heads, arguments.key_heads,
-                     arguments.head_size,
-                     arguments.window > 0 ? fmt::format(", window {}", arguments.window) : std::string(),
-                     documents_text(arguments), device_text(backend, arguments.ranks));
-  out << fmt::format("{:>9} {:<20} {:>10} {:>9} {:>10} {:>9} {:>8} {:>8} {:>9} {:>10}\n", "tokens", "schedule",
-                     "forward ms", "TFLOP/s", "backward", "TFLOP/s", "forward", "both", "exposed", "sent");
-  bool all_ran = true;
-  run_attention_benchmark(benchmark, [&](const AttentionBenchmarkRow& row) {
-    if (!row.failure.empty()) {
-      all_ran = false;
-      out << fmt::format("{:>9} {:<20} did not run: {}\n", row.tokens, row.schedule, row.failure);
-      return;
-    }
-    out << fmt::format("{:>9} {:<20} {:>10.3f} {:>9.3f} {:>10.3f} {:>9.3f} {:>7.1f}% {:>7.1f}% {:>8.1f}% {:>10}\n",
-                       row.tokens, row.schedule, 1e3 * row.forward_seconds, tera(row.forward_flops_per_second),
-                       1e3 * row.backward_seconds, tera(row.backward_flops_per_second), 100.0 * row.forward_efficiency,
-                       100.0 * row.efficiency, 100.0 * row.exposed_share, format_bytes(row.bytes_sent))
-        << std::flush;
-  });
-  out << "TFLOP/s of one device on the visible pairs; forward, both: one rank's time / (devices x this time); exposed: "
-         "rank 0's\ncompute waiting for communication; sent: by rank 0, forward and backward.\n";
-  return all_ran ? 0 : 1;
-}
-
-int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, std::ostream& out) {
+int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, RawRows& raw, std::ostream& out) {
   const ModelDescription model = chosen_model(arguments);
   out << fmt::format("matrix products of {}\n{}\n", model_text(arguments, model), device_text(backend, 1))
       << std::flush;
@@ -211,6 +127,16 @@ int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, st
         "\n{} tokens; a large product reaches {:.3f} TFLOP/s\n{:<36} {:>8} {:>8} {:>8} {:>9} {:>9} {:>7}\n", tokens,
         tera(result.gemm_peak), "product", "rows", "columns", "depth", "ms", "TFLOP/s", "peak");
     for (const GemmBenchmarkRow& row : result.rows) {
+      nlohmann::ordered_json line = raw_row("gemm", backend, 1);
+      line["tokens"] = tokens;
+      line["product"] = row.name;
+      line["rows"] = row.rows;
+      line["columns"] = row.columns;
+      line["depth"] = row.depth;
+      line["seconds"] = row.seconds;
+      line["flops_per_second"] = row.flops_per_second;
+      line["peak_share"] = row.peak_share;
+      raw.add(line);
       out << fmt::format("{:<36} {:>8} {:>8} {:>8} {:>9.4f} {:>9.3f} {:>6.1f}%\n", row.name, row.rows, row.columns,
                          row.depth, 1e3 * row.seconds, tera(row.flops_per_second), 100.0 * row.peak_share);
     }
@@ -218,17 +144,24 @@ int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, st
   return 0;
 }
 
-void add_common(CLI::App* command, BenchArguments& arguments) {
+namespace {
+
+void add_tokens(CLI::App* command, BenchArguments& arguments) {
   command
       ->add_option("--tokens", arguments.tokens,
                    fmt::format("Lengths of the sequence, separated by commas; {} on a GPU, {} on a CPU where not given",
-                               kDefaultTokensOnGpu, kDefaultTokensOnCpu))
+                               kDefaultBenchTokensOnGpu, kDefaultBenchTokensOnCpu))
       ->delimiter(',')
       ->type_name("LIST");
+}
+
+void add_common(CLI::App* command, BenchArguments& arguments) {
   command->add_option("--backend", arguments.backend, "auto, cpu or cuda")->type_name("NAME")->capture_default_str();
   command->add_option("--dtype", arguments.compute_dtype, "auto, float32 or bfloat16 (cuda)")
       ->type_name("NAME")
       ->capture_default_str();
+  command->add_option("--output", arguments.output, "Writes the numbers of every row there too, a JSON object a line")
+      ->type_name("FILE");
 }
 
 void add_model(CLI::App* command, BenchArguments& arguments) {
@@ -237,7 +170,7 @@ void add_model(CLI::App* command, BenchArguments& arguments) {
   command
       ->add_option("--shape", arguments.shape,
                    fmt::format("A published shape: {}; {} where neither is given (minutes a step on a CPU)",
-                               fmt::join(published_shape_names(), ", "), kDefaultShape))
+                               fmt::join(published_shape_names(), ", "), kDefaultBenchShape))
       ->type_name("NAME")
       ->capture_default_str();
 }
@@ -247,10 +180,16 @@ void add_ranks(CLI::App* command, BenchArguments& arguments) {
       ->add_option("--ranks", arguments.ranks, "Ranks that share the sequence; on GPUs one each, as far as there are")
       ->type_name("N")
       ->capture_default_str();
+}
+
+void add_documents(CLI::App* command, BenchArguments& arguments, const std::string& more) {
   command
-      ->add_option("--documents", arguments.documents, "Mean length of packed documents, long-tailed; 0: one document")
-      ->type_name("TOKENS")
-      ->capture_default_str();
+      ->add_option("--documents", arguments.documents,
+                   "Packed documents: their mean length (exponential distribution), or long-tailed:8192 (log-normal, "
+                   "sigma 1.2); 0: one document" +
+                       more)
+      ->delimiter(',')
+      ->type_name("MIX");
 }
 
 }  // namespace
@@ -262,8 +201,10 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
 
   CLI::App* step = command->add_subcommand("step", "Whole training steps: seconds, model TFLOP/s, memory by class");
   add_model(step, arguments);
+  add_tokens(step, arguments);
   add_common(step, arguments);
   add_ranks(step, arguments);
+  add_documents(step, arguments, "");
   step->add_option("--recompute", arguments.recompute, "none, attention, full; separated by commas")
       ->delimiter(',')
       ->type_name("LIST");
@@ -280,6 +221,15 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
   step->add_option("--steps", arguments.steps, "Steps that are measured")->type_name("N")->capture_default_str();
   step->add_option("--warmup", arguments.warmup, "Steps before them")->type_name("N")->capture_default_str();
   step->add_flag("--phases", arguments.phases, "Record one more step of every row: where its time goes, by phase");
+  step->add_option(
+          "--attention-layers", arguments.attention_layers,
+          "Computes attention in so many layers, the last ones, leaves it out in the others and plans its time; "
+          "0: all")
+      ->type_name("N")
+      ->capture_default_str();
+  step->add_flag(
+      "--longest", arguments.longest,
+      "Looks for the longest sequence that fits, from --tokens upwards: twice as long each time, then halves");
   step->add_option("--limit-gib", arguments.limit_gib, "Memory that a rank may use; 0: all that is there")
       ->type_name("GIB")
       ->capture_default_str();
@@ -287,8 +237,10 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
 
   CLI::App* attention =
       command->add_subcommand("attention", "One attention layer, split over ranks by each schedule, against one rank");
+  add_tokens(attention, arguments);
   add_common(attention, arguments);
   add_ranks(attention, arguments);
+  add_documents(attention, arguments, "; several mixes, separated by commas: one after the other");
   attention->add_option("--query-heads", arguments.query_heads, "Query heads")->type_name("N")->capture_default_str();
   attention->add_option("--key-heads", arguments.key_heads, "Key and value heads")
       ->type_name("N")
@@ -300,7 +252,8 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
   attention
       ->add_option(
           "--schedules", arguments.schedules,
-          "Such as ulysses,ring:zigzag,ring:striped,all_gather:zigzag,hybrid:2x4:zigzag; default: all that fit")
+          "Such as ulysses,ring:zigzag,ring:striped,all_gather,hybrid:2x4 (ulysses x ring; zigzag where a ring has no "
+          "layout); default: all that fit")
       ->delimiter(',')
       ->type_name("LIST");
   attention->add_option("--seconds", arguments.seconds, "Of one measurement")
@@ -308,18 +261,43 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
       ->capture_default_str();
   attention->add_flag("--deterministic", arguments.deterministic, "As train.deterministic");
 
+  attention
+      ->add_option("--predict-ranks", arguments.predicted_ranks,
+                   "Rank counts, separated by commas, for which schedules are predicted from what is measured here")
+      ->delimiter(',')
+      ->type_name("LIST");
+
+  CLI::App* exchange = command->add_subcommand(
+      "exchange", "Bandwidth of exchanges between ranks, beside a plain copy: GB/s that each rank sends");
+  add_common(exchange, arguments);
+  add_ranks(exchange, arguments);
+  exchange
+      ->add_option("--sizes", arguments.sizes,
+                   "That each rank sends in a call: 4MiB,64MiB or 1MiB..1GiB (fourfold steps), which is the default")
+      ->delimiter(',')
+      ->type_name("LIST");
+  exchange->add_option("--seconds", arguments.seconds, "Of one measurement")
+      ->type_name("SECONDS")
+      ->capture_default_str();
+
   CLI::App* gemm = command->add_subcommand("gemm", "The matrix products of a model, forward and backward");
   add_model(gemm, arguments);
+  add_tokens(gemm, arguments);
   add_common(gemm, arguments);
 }
 
 int bench_command(const CLI::App& app, const BenchArguments& arguments, std::ostream& out) {
   check_numbers(arguments);
-  const BackendChoice backend = choose_backend(arguments.backend, arguments.compute_dtype, arguments.deterministic);
   const CLI::App* bench = app.get_subcommand("bench");
-  if (bench->got_subcommand("step")) return bench_step(arguments, backend, out);
-  if (bench->got_subcommand("attention")) return bench_attention(arguments, backend, out);
-  return bench_gemm(arguments, backend, out);
+  if (arguments.output.empty() && bench->get_subcommands().front()->count("--output") > 0) {
+    throw ConfigurationError("--output: the path is empty; name a file, or leave --output out");
+  }
+  const BackendChoice backend = choose_backend(arguments.backend, arguments.compute_dtype, arguments.deterministic);
+  RawRows raw(arguments.output);
+  if (bench->got_subcommand("step")) return bench_step(arguments, backend, raw, out);
+  if (bench->got_subcommand("attention")) return bench_attention(arguments, backend, raw, out);
+  if (bench->got_subcommand("exchange")) return bench_exchange(arguments, backend, raw, out);
+  return bench_gemm(arguments, backend, raw, out);
 }
 
 }  // namespace ithaca

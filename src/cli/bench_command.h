@@ -1,4 +1,4 @@
-// `ithaca bench step|attention|gemm`: speed on this machine, as tables.
+// `ithaca bench step|attention|exchange|gemm`: speed on this machine, as tables.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct BenchArguments {
   std::string compute_dtype = "auto";
   bool deterministic = false;
   int ranks = 1;
-  int64_t documents = 0;  // mean length
+  std::vector<std::string> documents = {"0"};  // mixes
   int64_t window = 0;
   std::string schedule = "auto";
   std::string layout = "auto";
@@ -30,12 +30,17 @@ struct BenchArguments {
   int steps = 3;
   int warmup = 2;
   bool phases = false;
+  int64_t attention_layers = 0;
+  bool longest = false;
   double limit_gib = 0.0;
   int64_t query_heads = 32;
   int64_t key_heads = 8;
   int64_t head_size = 128;
   std::vector<std::string> schedules;
+  std::vector<int> predicted_ranks;
+  std::vector<std::string> sizes;
   double seconds = 0.5;
+  std::string output;  // empty: none
 };
 
 void declare_bench(CLI::App& app, BenchArguments& arguments);

@@ -1,17 +1,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <chrono>
+#include <optional>
+#include <string_view>
+#include <system_error>
 
+#include "attention/communication_cost.h"
 #include "attention/documents.h"
 #include "attention/tasks.h"
+#include "base/choice.h"
 #include "base/error.h"
 #include "comm/thread_ranks.h"
 #include "train/benchmark.h"
+#include "train/benchmark_exchange.h"
+#include "train/benchmark_prediction.h"
 #include "train/benchmark_tensors.h"
-#include "train/step.h"
-#include "train/verify.h"
 
 namespace ithaca {
 
@@ -58,82 +63,241 @@ class LayerTensors {
   Buffer query_, key_, value_, output_, log_sum_exp_, doutput_, dquery_, dkey_, dvalue_;
 };
 
-// Runs `work` on all ranks until about `seconds` have passed, after warming up; seconds of one call, the same on every
-// rank, the quicker of two measurements.
-template <typename Work>
-double timed(Backend& backend, Mesh& mesh, double seconds, const Work& work) {
-  const auto run = [&](int64_t repetitions) {
-    mesh.world().barrier();
-    const auto start = Clock::now();
-    for (int64_t index = 0; index < repetitions; ++index) work();
-    backend.finish(backend.record(backend.compute_stream()));
-    mesh.world().barrier();
-    return seconds_since(start);
-  };
-  static_cast<void>(run(1));  // kernels are chosen
-  const double once = run(1);
-  // Rank 0's clock decides for all.
-  const auto wanted = static_cast<int64_t>(std::clamp(seconds / std::max(once, 1e-6), 1.0, 200.0));
-  const int64_t repetitions = gather_values(mesh.world(), backend, std::array{wanted}).front();
-  return std::min(run(repetitions), run(repetitions)) / static_cast<double>(repetitions);
+// One way to split the sequence.
+struct Split {
+  std::string text;  // as it was given
+  ScheduleSizes sizes;
+  Layout layout = Layout::contiguous;
+  int ranks = 1;
+  std::string unfit;  // why it is not one for the ranks
+};
+
+int parse_size(const std::string& schedule, std::string_view text) {
+  int size = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+  if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > 1024) {
+    throw ConfigurationError(fmt::format(
+        "--schedules: '{}': '{}' is not a number of ranks; write hybrid:2x4 (ulysses x ring)", schedule, text));
+  }
+  return size;
 }
 
-AttentionBenchmarkRow measure(const AttentionBenchmark& benchmark, int64_t tokens, const VerifyMesh& mesh_choice) {
-  AttentionBenchmarkRow row;
-  row.tokens = tokens;
-  row.schedule = mesh_choice.text;
-  const Documents documents(benchmark_documents(tokens, benchmark.mean_document));
-  MeshSizes sizes;
-  sizes.ring = mesh_choice.ring_size;
-  sizes.ulysses = mesh_choice.ulysses_size;
-  const int devices =
-      benchmark.backend.kind == BackendKind::cuda ? std::min(sizes.ranks(), benchmark.backend.devices) : 1;
-  double pairs = 0.0;
-  for (int64_t document = 0; document < documents.count(); ++document) {
-    const auto length = static_cast<double>(documents.end(document) - documents.begin(document));
-    const auto window = static_cast<double>(benchmark.window);
-    const bool whole = benchmark.window == 0 || window >= length;
-    pairs += whole ? 0.5 * length * (length + 1.0) : window * length - 0.5 * window * (window - 1.0);
+Split parse_split(const std::string& text, int ranks, const HeadShape& heads) {
+  Split split;
+  split.text = text;
+  split.ranks = ranks;
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(':', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
   }
-  const HeadShape& heads = benchmark.heads;
-  const double forward_flops =
-      2.0 * static_cast<double>(heads.key_size + heads.value_size) * static_cast<double>(heads.query_heads) * pairs;
+  split.sizes.kind = parse_choice(
+      "--schedules", parts[0],
+      {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}, schedule_name);
+  size_t next = 1;
+  (split.sizes.kind == ScheduleKind::ulysses ? split.sizes.ulysses_size : split.sizes.ring_size) = ranks;
+  if (split.sizes.kind == ScheduleKind::hybrid) {
+    const std::string sizes = parts.size() > 1 ? parts[1] : "";
+    const size_t cross = std::min(sizes.find('x'), sizes.size());
+    split.sizes.ulysses_size = parse_size(text, std::string_view(sizes).substr(0, cross));
+    split.sizes.ring_size = parse_size(text, std::string_view(sizes).substr(std::min(cross + 1, sizes.size())));
+    next = 2;
+  }
+  if (split.sizes.ring_size > 1) split.layout = Layout::zigzag;
+  if (parts.size() > next) {
+    split.layout =
+        parse_choice("--schedules", parts[next], {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
+  }
+  if (parts.size() > next + 1) {
+    throw ConfigurationError(fmt::format("--schedules: '{}' has more parts than a schedule{} and a layout", text,
+                                         next == 2 ? ", its sizes" : ""));
+  }
+  const int product = split.sizes.ulysses_size * split.sizes.ring_size;
+  if (product != ranks) {
+    split.unfit =
+        fmt::format("{} x {} = {} ranks, not {}", split.sizes.ulysses_size, split.sizes.ring_size, product, ranks);
+    return split;
+  }
   try {
-    run_thread_ranks(sizes.ranks(), {}, [&](ThreadRank& thread) {
-      const std::unique_ptr<Backend> backend = make_backend(benchmark.backend, thread.rank(), thread.size(), 0);
-      Mesh mesh(thread.connect(*backend), sizes);
-      const std::unique_ptr<AttentionSchedule> schedule =
-          make_schedule(mesh_choice.schedule, mesh_choice.layout, heads, *backend, mesh);
-      const std::unique_ptr<AttentionPlan> plan = schedule->plan(documents, MaskRule{true, benchmark.window});
-      const LayerTensors layer(*backend, heads, *plan, schedule->gradient_dtype());
-      const auto forward = [&] { schedule->forward(*plan, layer.qkv, layer.output, layer.log_sum_exp); };
-      const auto backward = [&] {
-        schedule->backward(*plan, layer.qkv, layer.output, layer.log_sum_exp, layer.doutput, layer.gradient);
-      };
-      const double forward_seconds = timed(*backend, mesh, benchmark.seconds_per_measurement, forward);
-      const double backward_seconds = timed(*backend, mesh, benchmark.seconds_per_measurement, backward);
-      const double wait_before = backend->exposed_wait_seconds();
-      const int64_t sent_before = mesh.total_bytes_sent();
-      mesh.world().barrier();
-      const auto start = Clock::now();
-      forward();
-      backward();
-      backend->finish(backend->record(backend->compute_stream()));
-      const int64_t sent = mesh.total_bytes_sent() - sent_before;
-      const double exposed_share = (backend->exposed_wait_seconds() - wait_before) / seconds_since(start);
-      mesh.world().barrier();
-      if (thread.rank() != 0) return;
-      row.forward_seconds = forward_seconds;
-      row.backward_seconds = backward_seconds;
-      row.forward_flops_per_second = forward_flops / forward_seconds / devices;
-      row.backward_flops_per_second = 2.5 * forward_flops / backward_seconds / devices;
-      row.exposed_share = exposed_share;
-      row.bytes_sent = sent;
-    });
-  } catch (const OutOfMemoryError& error) {
-    row.failure = error.what();
+    check_schedule_sizes(split.sizes, heads);
+  } catch (const ConfigurationError& error) {
+    split.unfit = error.what();
   }
-  return row;
+  return split;
+}
+
+std::vector<Split> splits_for(const AttentionBenchmark& benchmark, int ranks) {
+  std::vector<Split> splits;
+  const std::vector<std::string> texts =
+      benchmark.schedules.empty() ? benchmark_schedules(ranks, benchmark.heads.query_heads) : benchmark.schedules;
+  for (const std::string& text : texts) splits.push_back(parse_split(text, ranks, benchmark.heads));
+  return splits;
+}
+
+// The rows of one sequence.
+class AttentionMeasurement {
+ public:
+  AttentionMeasurement(const AttentionBenchmark& benchmark, int64_t tokens, const DocumentMix& mix)
+      : benchmark_(benchmark), tokens_(tokens), mix_(mix), documents_(benchmark_documents(tokens, mix)) {
+    double pairs = 0.0;
+    for (int64_t document = 0; document < documents_.count(); ++document) {
+      const auto length = static_cast<double>(documents_.end(document) - documents_.begin(document));
+      const auto window = static_cast<double>(benchmark.window);
+      const bool whole = benchmark.window == 0 || window >= length;
+      pairs += whole ? 0.5 * length * (length + 1.0) : window * length - 0.5 * window * (window - 1.0);
+    }
+    const HeadShape& heads = benchmark.heads;
+    forward_flops_ =
+        2.0 * static_cast<double>(heads.key_size + heads.value_size) * static_cast<double>(heads.query_heads) * pairs;
+  }
+
+  // The whole on one rank.
+  AttentionBenchmarkRow reference() {
+    Split split;
+    split.text = "one rank";
+    AttentionBenchmarkRow row = measure(split);
+    if (row.failure.empty()) reference_ = row;
+    if (reference_) row.forward_efficiency = row.efficiency = 1.0;
+    return row;
+  }
+
+  AttentionBenchmarkRow measure(const Split& split) const {
+    AttentionBenchmarkRow row = start(split);
+    if (!row.unfit.empty()) return row;
+    MeshSizes sizes;
+    sizes.ring = split.sizes.ring_size;
+    sizes.ulysses = split.sizes.ulysses_size;
+    try {
+      run_thread_ranks(sizes.ranks(), {}, [&](ThreadRank& thread) { run_rank(thread, split, sizes, row); });
+      complete(row, devices_of(split.ranks));
+    } catch (const OutOfMemoryError& error) {
+      row.failure = error.what();
+    }
+    return row;
+  }
+
+  AttentionBenchmarkRow predict(const Split& split, const LinkRates& links) const {
+    AttentionBenchmarkRow row = start(split);
+    row.predicted = true;
+    if (!row.unfit.empty()) return row;
+    try {
+      const RankAttention attention =
+          measure_rank_attention(benchmark_.backend, split.sizes, split.layout, benchmark_.heads, documents_,
+                                 MaskRule{true, benchmark_.window}, benchmark_.seconds_per_measurement);
+      const int64_t element_bytes = element_size(benchmark_.backend.compute_dtype);
+      const AttentionPrediction prediction =
+          predict_attention(split.sizes, benchmark_.heads, tokens_, element_bytes, attention, links);
+      row.forward_seconds = prediction.forward_seconds;
+      row.backward_seconds = prediction.backward_seconds;
+      row.exposed_share = prediction.exposed_seconds / (row.forward_seconds + row.backward_seconds);
+      const CommunicationCost cost = communication_cost(split.sizes, benchmark_.heads, 0,
+                                                        (tokens_ + split.ranks - 1) / split.ranks, element_bytes);
+      row.bytes_sent = cost.forward_bytes + cost.backward_bytes;
+      complete(row, split.ranks);
+    } catch (const OutOfMemoryError& error) {
+      row.failure = error.what();
+    }
+    return row;
+  }
+
+ private:
+  AttentionBenchmarkRow start(const Split& split) const {
+    AttentionBenchmarkRow row;
+    row.tokens = tokens_;
+    row.documents = mix_;
+    row.schedule = split.text;
+    row.ranks = split.ranks;
+    row.unfit = split.unfit;
+    return row;
+  }
+
+  int devices_of(int ranks) const {
+    return benchmark_.backend.kind == BackendKind::cuda ? std::min(ranks, benchmark_.backend.devices) : 1;
+  }
+
+  void complete(AttentionBenchmarkRow& row, int devices) const {
+    row.forward_flops_per_second = forward_flops_ / row.forward_seconds / devices;
+    row.backward_flops_per_second = 2.5 * forward_flops_ / row.backward_seconds / devices;
+    if (!reference_) return;
+    row.forward_efficiency = reference_->forward_seconds / (devices * row.forward_seconds);
+    row.efficiency = (reference_->forward_seconds + reference_->backward_seconds) /
+                     (devices * (row.forward_seconds + row.backward_seconds));
+  }
+
+  void run_rank(ThreadRank& thread, const Split& split, const MeshSizes& sizes, AttentionBenchmarkRow& row) const {
+    const std::unique_ptr<Backend> backend = make_backend(benchmark_.backend, thread.rank(), thread.size(), 0);
+    Mesh mesh(thread.connect(*backend), sizes);
+    const std::unique_ptr<AttentionSchedule> schedule =
+        make_schedule(split.sizes.kind, split.layout, benchmark_.heads, *backend, mesh);
+    const std::unique_ptr<AttentionPlan> plan = schedule->plan(documents_, MaskRule{true, benchmark_.window});
+    const LayerTensors layer(*backend, benchmark_.heads, *plan, schedule->gradient_dtype());
+    const auto forward = [&] { schedule->forward(*plan, layer.qkv, layer.output, layer.log_sum_exp); };
+    const auto backward = [&] {
+      schedule->backward(*plan, layer.qkv, layer.output, layer.log_sum_exp, layer.doutput, layer.gradient);
+    };
+    const double seconds = benchmark_.seconds_per_measurement;
+    const double forward_seconds = seconds_of_call(*backend, mesh.world(), seconds, forward);
+    const double backward_seconds = seconds_of_call(*backend, mesh.world(), seconds, backward);
+    const double wait_before = backend->exposed_wait_seconds();
+    const int64_t sent_before = mesh.total_bytes_sent();
+    mesh.world().barrier();
+    const auto start = Clock::now();
+    forward();
+    backward();
+    backend->finish(backend->record(backend->compute_stream()));
+    const int64_t sent = mesh.total_bytes_sent() - sent_before;
+    const double exposed_share = (backend->exposed_wait_seconds() - wait_before) / seconds_since(start);
+    mesh.world().barrier();
+    if (thread.rank() != 0) return;
+    row.forward_seconds = forward_seconds;
+    row.backward_seconds = backward_seconds;
+    row.exposed_share = exposed_share;
+    row.bytes_sent = sent;
+  }
+
+  const AttentionBenchmark& benchmark_;
+  int64_t tokens_;
+  DocumentMix mix_;
+  Documents documents_;
+  double forward_flops_ = 0.0;
+  std::optional<AttentionBenchmarkRow> reference_;
+};
+
+// Of the ranks that there are, at sizes that calls have.
+LinkRates measure_links(const AttentionBenchmark& benchmark) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  ExchangeBenchmark exchanges;
+  exchanges.backend = benchmark.backend;
+  exchanges.ranks = benchmark.ranks;
+  exchanges.bytes = {kMiB / 4, kMiB, 4 * kMiB, 16 * kMiB, 64 * kMiB, 256 * kMiB};
+  if (benchmark.backend.kind == BackendKind::cpu) exchanges.bytes.resize(4);
+  exchanges.exchanges = {"send_receive", "all_to_all, head slices"};
+  exchanges.seconds_per_measurement = std::min(0.2, benchmark.seconds_per_measurement);
+  LinkRates links;
+  for (const ExchangeBenchmarkRow& row : run_exchange_benchmark(exchanges, [](const ExchangeBenchmarkRow&) {})) {
+    if (!row.failure.empty()) continue;
+    (row.exchange == "send_receive" ? links.hop : links.exchange).push_back({row.bytes, row.bytes_per_second});
+  }
+  if (links.hop.empty() || links.exchange.empty()) {
+    throw OutOfMemoryError("a prediction measures exchanges of 256 KiB and more, for which there is no memory");
+  }
+  return links;
+}
+
+// Fills in what packed documents reach of one document, where an earlier row has that.
+void compare_with_dense(const std::vector<AttentionBenchmarkRow>& rows, AttentionBenchmarkRow& row) {
+  if (row.documents.kind == DocumentMix::Kind::one || row.forward_seconds <= 0.0) return;
+  // Of both passes; operations are in the ratio 1 : 2.5 in every row.
+  const auto rate = [](const AttentionBenchmarkRow& each) {
+    return 3.5 / (1.0 / each.forward_flops_per_second + 2.5 / each.backward_flops_per_second);
+  };
+  for (const AttentionBenchmarkRow& other : rows) {
+    if (other.documents.kind == DocumentMix::Kind::one && other.tokens == row.tokens && other.ranks == row.ranks &&
+        other.schedule == row.schedule && other.predicted == row.predicted && other.forward_seconds > 0.0) {
+      row.dense_share = rate(row) / rate(other);
+    }
+  }
 }
 
 }  // namespace
@@ -152,43 +316,35 @@ std::vector<std::string> benchmark_schedules(int ranks, int64_t query_heads) {
 
 std::vector<AttentionBenchmarkRow> run_attention_benchmark(
     const AttentionBenchmark& benchmark, const std::function<void(const AttentionBenchmarkRow&)>& on_row) {
-  std::vector<VerifyMesh> meshes;
-  for (const std::string& schedule : benchmark.schedules) {
-    // The size of the schedules that have one only is the number of ranks.
-    std::string text = schedule;
-    if (!text.starts_with("hybrid")) {
-      const size_t colon = text.find(':');
-      text.insert(std::min(colon, text.size()), fmt::format(":{}", benchmark.ranks));
-    }
-    VerifyMesh mesh = parse_verify_meshes(text).front();
-    if (mesh.ring_size * mesh.ulysses_size != benchmark.ranks) {
-      throw ConfigurationError(fmt::format("--schedules: {} has {} x {} = {} ranks, but --ranks is {}", schedule,
-                                           mesh.ulysses_size, mesh.ring_size, mesh.ring_size * mesh.ulysses_size,
-                                           benchmark.ranks));
-    }
-    mesh.text = schedule;
-    meshes.push_back(std::move(mesh));
+  const std::vector<Split> splits = benchmark.ranks > 1 ? splits_for(benchmark, benchmark.ranks) : std::vector<Split>{};
+  std::vector<Split> predicted;
+  for (const int ranks : benchmark.predicted_ranks) {
+    if (ranks < 2) throw ConfigurationError(fmt::format("--predict-ranks: {} is not 2 or more ranks", ranks));
+    for (Split& split : splits_for(benchmark, ranks)) predicted.push_back(std::move(split));
   }
-  VerifyMesh single;
-  single.text = "one rank";
-  const int devices =
-      benchmark.backend.kind == BackendKind::cuda ? std::min(benchmark.ranks, benchmark.backend.devices) : 1;
+  LinkRates links;
+  if (!predicted.empty()) {
+    if (benchmark.ranks < 2) {
+      throw ConfigurationError(
+          "--predict-ranks needs --ranks of 2 or more: exchanges between them are what predictions are made from");
+    }
+    links = measure_links(benchmark);
+  }
+  std::vector<DocumentMix> mixes = benchmark.documents;
+  std::stable_partition(mixes.begin(), mixes.end(),
+                        [](const DocumentMix& mix) { return mix.kind == DocumentMix::Kind::one; });
   std::vector<AttentionBenchmarkRow> rows;
   for (const int64_t tokens : benchmark.tokens) {
-    AttentionBenchmarkRow reference = measure(benchmark, tokens, single);
-    reference.forward_efficiency = reference.efficiency = reference.failure.empty() ? 1.0 : 0.0;
-    on_row(reference);
-    rows.push_back(reference);
-    if (benchmark.ranks == 1) continue;
-    for (const VerifyMesh& mesh : meshes) {
-      AttentionBenchmarkRow row = measure(benchmark, tokens, mesh);
-      if (row.failure.empty() && reference.failure.empty()) {
-        row.forward_efficiency = reference.forward_seconds / (devices * row.forward_seconds);
-        row.efficiency = (reference.forward_seconds + reference.backward_seconds) /
-                         (devices * (row.forward_seconds + row.backward_seconds));
-      }
-      on_row(row);
-      rows.push_back(row);
+    for (const DocumentMix& mix : mixes) {
+      AttentionMeasurement measurement(benchmark, tokens, mix);
+      const auto add = [&](AttentionBenchmarkRow row) {
+        compare_with_dense(rows, row);
+        on_row(row);
+        rows.push_back(std::move(row));
+      };
+      add(measurement.reference());
+      for (const Split& split : splits) add(measurement.measure(split));
+      for (const Split& split : predicted) add(measurement.predict(split, links));
     }
   }
   return rows;

@@ -2,7 +2,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <string_view>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -81,20 +84,73 @@ double model_step_flops(const ModelDescription& model, const std::vector<int64_t
   return flops;
 }
 
-std::vector<int64_t> benchmark_documents(int64_t tokens, int64_t mean_length) {
-  if (mean_length <= 0 || mean_length >= tokens) return {tokens};
+namespace {
+
+constexpr std::string_view kLongTailed = "long-tailed:";
+
+std::vector<int64_t> exponential_documents(int64_t tokens, int64_t mean) {
   const RandomStream random(1, "benchmark documents");
   std::vector<int64_t> lengths;
   int64_t left = tokens;
   for (uint64_t number = 0; left > 0; ++number) {
     // Uniform in (0, 1], from the upper 53 bits.
     const double uniform = (static_cast<double>(random.bits(number) >> 11) + 1.0) * std::ldexp(1.0, -53);
-    const double drawn = -std::log(uniform) * static_cast<double>(mean_length);
+    const double drawn = -std::log(uniform) * static_cast<double>(mean);
     const int64_t length = std::min(left, std::max<int64_t>(16, static_cast<int64_t>(drawn)));
     lengths.push_back(length);
     left -= length;
   }
   return lengths;
+}
+
+std::vector<int64_t> long_tailed_documents(int64_t tokens, int64_t mean) {
+  constexpr double kSigma = 1.2;
+  const RandomStream random(1, "long-tailed documents");
+  const int64_t count = std::max<int64_t>(1, (tokens + mean / 2) / mean);
+  std::vector<double> ends;  // of the documents, before they are scaled
+  double end = 0.0;
+  for (int64_t number = 0; number < count; ++number) {
+    end += std::exp(kSigma * random.normal(static_cast<uint64_t>(number)));
+    ends.push_back(end);
+  }
+  std::vector<int64_t> lengths;
+  int64_t begin = 0;
+  for (const double each : ends) {
+    const auto scaled = static_cast<int64_t>(std::llround(each / end * static_cast<double>(tokens)));
+    if (scaled > begin) lengths.push_back(scaled - begin);
+    begin = scaled;
+  }
+  return lengths;
+}
+
+}  // namespace
+
+DocumentMix parse_document_mix(const std::string& text) {
+  DocumentMix mix;
+  std::string_view number = text;
+  mix.kind = DocumentMix::Kind::exponential;
+  if (number.starts_with(kLongTailed)) {
+    mix.kind = DocumentMix::Kind::long_tailed;
+    number.remove_prefix(kLongTailed.size());
+  }
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), mix.mean);
+  const bool is_whole = error == std::errc() && end == number.data() + number.size();
+  if (is_whole && mix.kind == DocumentMix::Kind::exponential && mix.mean == 0) return {};
+  if (!is_whole || mix.mean < 1) {
+    throw ConfigurationError(fmt::format(
+        "--documents: '{}' is neither 0 (one document) nor a mean length, such as 8192 or long-tailed:8192", text));
+  }
+  return mix;
+}
+
+std::string document_mix_text(const DocumentMix& mix) {
+  return fmt::format("{}{}", mix.kind == DocumentMix::Kind::long_tailed ? kLongTailed : "", mix.mean);
+}
+
+std::vector<int64_t> benchmark_documents(int64_t tokens, const DocumentMix& mix) {
+  if (mix.kind == DocumentMix::Kind::one || mix.mean >= tokens) return {tokens};
+  return mix.kind == DocumentMix::Kind::exponential ? exponential_documents(tokens, mix.mean)
+                                                    : long_tailed_documents(tokens, mix.mean);
 }
 
 }  // namespace ithaca

@@ -11,7 +11,8 @@
 #include "comm/thread_ranks.h"
 #include "data/step_loader.h"
 #include "train/benchmark.h"
-#include "train/initialize.h"
+#include "train/benchmark_tensors.h"
+#include "train/partial_attention.h"
 #include "train/rank.h"
 #include "train/step_trace.h"
 
@@ -51,6 +52,31 @@ class RandomSequence final : public Dataset {
   DatasetSummary summary_;
 };
 
+// Numbers of the size that initial weights have, from a short list over and over: those of a real start take a host
+// longer to draw than the steps take.
+void give_weights(TrainingRank& rank, const ModelDescription& model) {
+  constexpr int64_t kPeriod = 65521;  // prime, so that rows differ
+  const RandomStream random(1, "benchmark weights");
+  std::vector<float> period(static_cast<size_t>(kPeriod));
+  for (size_t index = 0; index < period.size(); ++index) {
+    period[index] = static_cast<float>(model.initializer_range * random.normal(index));
+  }
+  auto& parameters = rank.parameters();
+  std::vector<float> values;
+  for (size_t index = 0; index < parameters.specs().size(); ++index) {
+    const ParameterSpec& spec = parameters.specs()[index];
+    values.assign(static_cast<size_t>(spec.extents.product()),
+                  spec.initialization == Initialization::ones ? 1.0f : 0.0f);
+    if (spec.initialization == Initialization::normal) {
+      for (size_t begin = 0; begin < values.size(); begin += period.size()) {
+        const size_t part = std::min(period.size(), values.size() - begin);
+        std::copy_n(period.begin(), part, values.begin() + static_cast<std::ptrdiff_t>(begin));
+      }
+    }
+    parameters.set_weights(static_cast<int64_t>(index), values);
+  }
+}
+
 // What a row is going to run.
 struct PlannedRow {
   StepBenchmarkRow row;
@@ -63,7 +89,7 @@ AutoScheduleChoice choose(const StepBenchmark& benchmark, int64_t tokens) {
   request.heads = attention_heads(model);
   request.element_bytes = element_size(benchmark.backend.compute_dtype);
   request.tokens = tokens;
-  request.mean_document_tokens = benchmark.mean_document;
+  request.mean_document_tokens = benchmark.documents.mean;
   request.cp_size = benchmark.ranks;
   if (benchmark.schedule != "auto") {
     request.kind = parse_choice(
@@ -87,12 +113,6 @@ std::string attention_text(const AutoScheduleChoice& choice, int ranks) {
   }
   if (choice.sizes.ring_size > 1) text += fmt::format(", {}", layout_name(choice.layout));
   return text;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
 }
 
 // Measures consecutive rows that share a mesh and a schedule on ranks that stay.
@@ -128,22 +148,31 @@ class StepMeasurement {
     options.memory_limit_bytes = benchmark_.memory_limit_bytes;
     options.model.recompute = rows_[begin].row.recompute;
     options.traced = benchmark_.phases;
+    PartialAttention* partial = nullptr;  // owned by the rank
+    if (benchmark_.attention_layers > 0) {
+      options.wrap_schedule = [&](std::unique_ptr<AttentionSchedule> schedule, Backend& backend) {
+        auto wrapped = std::make_unique<PartialAttention>(std::move(schedule), backend, benchmark_.model.layer_count(),
+                                                          benchmark_.attention_layers);
+        partial = wrapped.get();
+        return wrapped;
+      };
+    }
     TrainingRank rank(thread, benchmark_.model, options);
     const bool speaks = thread.rank() == 0;
     if (speaks && result_.gemm_peak == 0.0) result_.gemm_peak = measure_gemm_peak(rank.backend());
-    initialize_weights(benchmark_.model, 1, rank.parameters());
+    give_weights(rank, benchmark_.model);
     for (size_t index = begin; index < end; ++index) {
       rank.mesh().world().barrier();  // the row that a failure is booked under is the same for all ranks
       if (speaks) at_ = index;
       options.model.recompute = rows_[index].row.recompute;
       rank.use_model_options(options.model);
-      measure(rank, speaks, rows_[index].row);
+      measure(rank, partial, speaks, rows_[index].row);
     }
     if (speaks) at_ = end;
   }
 
-  void measure(TrainingRank& rank, bool speaks, StepBenchmarkRow& row) {
-    const RandomSequence data(benchmark_documents(row.tokens, benchmark_.mean_document), benchmark_.model.vocabulary);
+  void measure(TrainingRank& rank, const PartialAttention* partial, bool speaks, StepBenchmarkRow& row) {
+    const RandomSequence data(benchmark_documents(row.tokens, benchmark_.documents), benchmark_.model.vocabulary);
     StepLoaderOptions loader_options;
     loader_options.shuffle = false;
     const StepBatch batch = StepLoader(data, loader_options).load(0, rank.batch_position());
@@ -151,6 +180,7 @@ class StepMeasurement {
     rank.backend().arena(Tier::device).reset_peak();
     const double wait_before = rank.backend().exposed_wait_seconds();
     const int64_t sent_before = rank.mesh().total_bytes_sent();
+    const double layer_before = partial != nullptr ? partial->seconds_of_a_layer() : 0.0;
     StepResult result;
     std::vector<double> seconds;
     for (int step = 0; step < benchmark_.steps; ++step) {
@@ -160,6 +190,8 @@ class StepMeasurement {
     }
     const double exposed = rank.backend().exposed_wait_seconds() - wait_before;
     const int64_t sent = rank.mesh().total_bytes_sent() - sent_before;
+    const double layer_seconds =
+        partial != nullptr ? (partial->seconds_of_a_layer() - layer_before) / benchmark_.steps : 0.0;
     const MemoryUsage memory = gather_peak(rank, false).largest;
     if (benchmark_.phases) {
       StepTrace trace(rank.backend());
@@ -171,12 +203,13 @@ class StepMeasurement {
     if (!speaks) return;
     row.step_seconds = seconds;
     row.seconds = median(seconds);
+    if (partial != nullptr) row.planned_seconds = layer_seconds * static_cast<double>(partial->layers_left_out());
     row.loss = result.loss;
     row.memory = memory;
     row.exposed_wait_seconds = exposed / benchmark_.steps;
     row.bytes_sent = sent / benchmark_.steps;
-    row.flops = model_step_flops(benchmark_.model, benchmark_documents(row.tokens, benchmark_.mean_document));
-    row.flops_per_second_per_device = row.flops / row.seconds / result_.devices;
+    row.flops = model_step_flops(benchmark_.model, benchmark_documents(row.tokens, benchmark_.documents));
+    row.flops_per_second_per_device = row.flops / (row.seconds + row.planned_seconds) / result_.devices;
     row.peak_share = result_.gemm_peak > 0.0 ? row.flops_per_second_per_device / result_.gemm_peak : 0.0;
     on_row_(row);
   }
@@ -194,6 +227,10 @@ StepBenchmarkResult run_step_benchmark(const StepBenchmark& benchmark,
                                        const std::function<void(const StepBenchmarkRow&)>& on_row) {
   require(benchmark.ranks >= 1 && benchmark.steps >= 1 && benchmark.warmup >= 0,
           "a step benchmark needs ranks and steps");
+  if (benchmark.attention_layers < 0 || benchmark.attention_layers > benchmark.model.layer_count()) {
+    throw ConfigurationError(fmt::format("--attention-layers: {} is not one of 1 to {}, the layers of the model, or 0",
+                                         benchmark.attention_layers, benchmark.model.layer_count()));
+  }
   StepBenchmarkResult result;
   result.devices =
       benchmark.backend.kind == BackendKind::cuda ? std::min(benchmark.ranks, benchmark.backend.devices) : 1;
@@ -220,6 +257,33 @@ StepBenchmarkResult run_step_benchmark(const StepBenchmark& benchmark,
   }
   for (PlannedRow& planned : rows) result.rows.push_back(std::move(planned.row));
   return result;
+}
+
+LongestSequence find_longest_sequence(const StepBenchmark& benchmark,
+                                      const std::function<void(const StepBenchmarkRow&)>& on_try) {
+  require(benchmark.tokens.size() == 1 && benchmark.recompute.size() == 1,
+          "the longest sequence is looked for from one length, with one recompute policy");
+  constexpr int64_t kLargestStep = 8192;
+  const int64_t first = benchmark.tokens.front();
+  const int64_t step = std::min(first, kLargestStep);
+  LongestSequence longest;
+  const auto runs = [&](int64_t tokens) {
+    StepBenchmark one = benchmark;
+    one.tokens = {tokens};
+    StepBenchmarkResult result = run_step_benchmark(one, on_try);
+    longest.gemm_peak = std::max(longest.gemm_peak, result.gemm_peak);
+    const bool ran = result.rows.front().failure.empty();
+    (ran ? longest.tokens : longest.shortest_failure) = tokens;
+    longest.tries.push_back(std::move(result.rows.front()));
+    return ran;
+  };
+  for (int64_t tokens = first; runs(tokens);) tokens *= 2;
+  while (longest.shortest_failure - longest.tokens > std::max(step, longest.tokens / 16)) {
+    const int64_t middle = (longest.tokens + longest.shortest_failure) / 2 / step * step;
+    if (middle <= longest.tokens) break;
+    static_cast<void>(runs(middle));
+  }
+  return longest;
 }
 
 }  // namespace ithaca

@@ -1,0 +1,142 @@
+// `ithaca bench` as people call it, with small numbers: tables, raw rows, exit statuses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/program_testing.h"
+
+namespace ithaca {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<nlohmann::json> rows_of(const std::string& text) {
+  std::vector<nlohmann::json> rows;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
+  return rows;
+}
+
+const std::string& model() {
+  static const std::string folder = std::string(ITHACA_TEST_DATA) + "/models/llama-plain";
+  return folder;
+}
+
+TEST(Bench, ExchangesAreATableAndRows) {
+  const TestFolder folder;
+  const ProgramOutcome outcome =
+      run_ithaca({"bench", "exchange", "--backend", "cpu", "--ranks", "2", "--sizes", "4KiB..64KiB,30000", "--seconds",
+                  "0.001", "--output", folder.path("rows.jsonl")});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("CPU, float32, 2 ranks"), HasSubstr("copy, both ways"), HasSubstr("GB/s"),
+                                 HasSubstr(" 4.00 KiB send_receive"), HasSubstr("64.00 KiB all_reduce")));
+  const std::vector<nlohmann::json> rows = rows_of(folder.read("rows.jsonl"));
+  ASSERT_EQ(rows.size(), 4U * 8);
+  EXPECT_EQ(rows[0].at("bench"), "exchange");
+  EXPECT_EQ(rows[0].at("bytes"), 4096);
+  EXPECT_EQ(rows[8].at("bytes"), 16384);
+  EXPECT_EQ(rows[16].at("bytes"), 65536);
+  EXPECT_EQ(rows[24].at("bytes"), 30000);
+}
+
+TEST(Bench, AttentionSaysWhatDoesNotFitAndWhatIsPredicted) {
+  const TestFolder folder;
+  const ProgramOutcome outcome = run_ithaca({"bench",           "attention",
+                                             "--backend",       "cpu",
+                                             "--ranks",         "2",
+                                             "--tokens",        "64",
+                                             "--query-heads",   "4",
+                                             "--key-heads",     "2",
+                                             "--head-size",     "8",
+                                             "--documents",     "0,long-tailed:16",
+                                             "--schedules",     "ulysses,hybrid:2x2",
+                                             "--predict-ranks", "4",
+                                             "--seconds",       "0.001",
+                                             "--output",        folder.path("rows.jsonl")});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("one document, long-tailed documents of mean 16 tokens"),
+                                 HasSubstr("predicted for 4 ranks"), HasSubstr("predicted: not run."),
+                                 HasSubstr("does not fit: 2 x 2 = 4 ranks, not 2"), HasSubstr("of dense")));
+  const std::vector<nlohmann::json> rows = rows_of(folder.read("rows.jsonl"));
+  ASSERT_EQ(rows.size(), 2U * 5);
+  EXPECT_EQ(rows[9].at("documents"), "long-tailed:16");
+  EXPECT_EQ(rows[9].at("schedule"), "hybrid:2x2");
+  EXPECT_EQ(rows[9].at("predicted"), true);
+  EXPECT_EQ(rows[9].at("ranks"), 4);
+}
+
+TEST(Bench, StepsPlanTheAttentionThatTheyLeaveOut) {
+  const TestFolder folder;
+  const ProgramOutcome outcome =
+      run_ithaca({"bench", "step", "--backend", "cpu", "--model", model(), "--tokens", "64", "--ranks", "2", "--steps",
+                  "1", "--warmup", "0", "--attention-layers", "1", "--output", folder.path("rows.jsonl")});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("Attention was computed in the last 1 of 2 layers"), HasSubstr("NOT run"),
+                    HasSubstr("peak memory by class"), HasSubstr("sent"), HasSubstr("exposed"), HasSubstr("tokens/s")));
+  const std::vector<nlohmann::json> rows = rows_of(folder.read("rows.jsonl"));
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].at("attention_layers"), 1);
+  EXPECT_GT(rows[0].at("planned_seconds"), 0.0);
+  EXPECT_GT(rows[0].at("peak_bytes_by_class").at("weights"), 0);
+  // Where nothing is left out, nothing is planned.
+  const ProgramOutcome whole = run_ithaca(
+      {"bench", "step", "--backend", "cpu", "--model", model(), "--tokens", "64", "--steps", "1", "--warmup", "0"});
+  EXPECT_EQ(whole.status, 0) << whole.err;
+  EXPECT_THAT(whole.out, Not(HasSubstr("NOT run")));
+}
+
+TEST(Bench, TheLongestSequenceEndsTheTable) {
+  const std::vector<std::string> search = {
+      "bench",    "step", "--backend",          "cpu", "--model", model(), "--ranks", "2", "--longest", "--steps", "1",
+      "--warmup", "0",    "--attention-layers", "1",   "--tokens"};
+  std::vector<std::string> words = search;
+  words.insert(words.end(), {"64", "--limit-gib", "0.0015"});
+  const ProgramOutcome found = run_ithaca(words);
+  EXPECT_EQ(found.status, 0) << found.err;
+  EXPECT_THAT(found.out, AllOf(HasSubstr("did not run: "), HasSubstr("longest sequence, recompute attention: "),
+                               HasSubstr(" tokens ran; "), Not(HasSubstr("Largest blocks"))));
+  words = search;
+  words.insert(words.end(), {"64", "--limit-gib", "0.0001"});
+  const ProgramOutcome none = run_ithaca(words);
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.out, HasSubstr("none ran; 64 had no memory"));
+  words = search;
+  words.push_back("64,128");
+  EXPECT_EQ(run_ithaca(words).status, 2);
+}
+
+TEST(Bench, MistakesAreErrors) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"exchange"}, "--ranks"},
+      {{"exchange", "--ranks", "2", "--sizes", "3x"}, "--sizes: '3x'"},
+      {{"exchange", "--ranks", "2", "--sizes", "1KiB.."}, "--sizes: '1KiB..'"},
+      {{"exchange", "--ranks", "2", "--sizes", "2000GiB"}, "--sizes: '2000GiB'"},
+      {{"attention", "--predict-ranks", "4", "--tokens", "64"}, "--predict-ranks needs --ranks"},
+      {{"attention", "--ranks", "2", "--predict-ranks", "1"}, "--predict-ranks: 1"},
+      {{"attention", "--documents", "long:5"}, "--documents: 'long:5'"},
+      {{"step", "--documents", "0,64", "--model", model()}, "--documents: a step has one mix"},
+      {{"step", "--attention-layers", "3", "--model", model()}, "--attention-layers: 3"},
+      {{"step", "--attention-layers", "-1", "--model", model()}, "--attention-layers"},
+      {{"gemm", "--output", ""}, "--output: the path is empty"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    std::vector<std::string> words = {"bench"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    words.insert(words.end(), {"--backend", "cpu"});
+    const ProgramOutcome outcome = run_ithaca(words);
+    EXPECT_EQ(outcome.status, 2) << expected;
+    EXPECT_THAT(outcome.err, HasSubstr(expected));
+  }
+  const ProgramOutcome nowhere = run_ithaca(
+      {"bench", "exchange", "--backend", "cpu", "--ranks", "2", "--sizes", "4KiB", "--output", "/nowhere/rows.jsonl"});
+  EXPECT_EQ(nowhere.status, 1);
+  EXPECT_THAT(nowhere.err, HasSubstr("/nowhere/rows.jsonl"));
+}
+
+}  // namespace
+}  // namespace ithaca

@@ -1,0 +1,61 @@
+// The tables of `ithaca bench`: one function for each of its commands. Internal to cli/bench_command.
+//
+// Thread-safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <iosfwd>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/bench_command.h"
+#include "model/description.h"
+#include "train/backend_choice.h"
+#include "train/benchmark.h"
+
+namespace ithaca {
+
+// The raw numbers of a benchmark's rows, one JSON object a line, on the disk as soon as the row has been measured.
+class RawRows {
+ public:
+  // Empty: nowhere. Throws FileError where the file cannot be written.
+  explicit RawRows(const std::string& path);
+  void add(const nlohmann::ordered_json& row);
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+// Exit statuses, as bench_command's.
+int bench_step(const BenchArguments& arguments, const BackendChoice& backend, RawRows& raw, std::ostream& out);
+int bench_attention(const BenchArguments& arguments, const BackendChoice& backend, RawRows& raw, std::ostream& out);
+int bench_exchange(const BenchArguments& arguments, const BackendChoice& backend, RawRows& raw, std::ostream& out);
+int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, RawRows& raw, std::ostream& out);
+
+// ---- what they share ----
+ModelDescription chosen_model(const BenchArguments& arguments);
+std::string model_text(const BenchArguments& arguments, const ModelDescription& model);
+std::string device_text(const BackendChoice& backend, int ranks);
+std::string count_text(int count, const char* what);  // "2 ranks"
+std::string documents_text(const std::vector<DocumentMix>& documents);
+std::vector<DocumentMix> document_mixes(const BenchArguments& arguments);
+// --tokens, or what suits the device.
+std::vector<int64_t> tokens_or(const BenchArguments& arguments, const BackendChoice& backend);
+inline double tera(double flops_per_second) {
+  return flops_per_second * 1e-12;
+}
+// The beginning of every raw row.
+nlohmann::ordered_json raw_row(const char* bench, const BackendChoice& backend, int ranks);
+
+inline constexpr const char* kDefaultBenchShape = "qwen3-0.6b";
+inline constexpr int64_t kDefaultBenchTokensOnGpu = 8192;
+inline constexpr int64_t kDefaultBenchTokensOnCpu = 512;
+
+// "1MiB,64MiB" or "1MiB..1GiB" (each four times the one before); bytes without a unit. Throws ConfigurationError that
+// names --sizes.
+std::vector<int64_t> parse_sizes(const std::vector<std::string>& texts);
+
+}  // namespace ithaca

@@ -1,0 +1,237 @@
+#include "train/benchmark_prediction.h"
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "attention/head_deal.h"
+#include "attention/sequence_attention.h"
+#include "base/error.h"
+#include "comm/thread_ranks.h"
+#include "train/benchmark_tensors.h"
+
+namespace ithaca {
+
+namespace {
+
+// One rank of a group whose other ranks are not there: exchanges move nothing.
+class LoneCommunicator final : public Communicator {
+ public:
+  LoneCommunicator(int rank, int size) : rank_(rank), size_(size) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void all_to_all(Stream& /*stream*/, std::span<const Tensor> /*send*/, std::span<const Tensor> /*receive*/) override {}
+  void all_gather(Stream& /*stream*/, const Tensor& /*send*/, std::span<const Tensor> /*receive*/) override {}
+  void reduce_scatter(Stream& /*stream*/, std::span<const Tensor> /*send*/, const Tensor& /*receive*/) override {}
+  void all_reduce(Stream& /*stream*/, const Tensor& /*data*/) override {}
+  void broadcast(Stream& /*stream*/, const Tensor& /*data*/, int /*root*/) override {}
+  void send_receive(Stream& /*stream*/, const Tensor& /*send*/, int /*to*/, const Tensor& /*receive*/,
+                    int /*from*/) override {}
+  void barrier() override {}
+  std::unique_ptr<Communicator> split(int /*color*/, int /*key*/, std::string_view /*name*/) override {
+    throw ContractError("a group whose other ranks are not there cannot be split");
+  }
+  void abort(std::string_view /*reason*/) noexcept override {}
+  const Traffic& traffic() const override { return traffic_; }
+
+ private:
+  int rank_;
+  int size_;
+  Traffic traffic_;
+};
+
+// The rate at the largest measured size that is not above `bytes`, or at the smallest.
+double rate_at(const std::vector<LinkRate>& rates, int64_t bytes) {
+  require(!rates.empty(), "a prediction needs the rate of a link");
+  double rate = rates.front().bytes_per_second;
+  for (const LinkRate& each : rates) {
+    if (each.bytes <= bytes) rate = each.bytes_per_second;
+  }
+  require(rate > 0.0, "the rate of a link must be positive");
+  return rate;
+}
+
+int64_t ceiling_divide(int64_t numerator, int64_t denominator) {
+  return (numerator + denominator - 1) / denominator;
+}
+
+// What one group of heads computes with, in head shards of a ring part.
+struct GroupTensors {
+  HeadGroup heads;
+  Buffer query, output, log_sum_exp, doutput, dquery;
+};
+
+class BusiestRank {
+ public:
+  BusiestRank(Backend& backend, const ScheduleSizes& sizes, const HeadShape& shape, const SequencePlan& plan)
+      : backend_(backend),
+        shape_(shape),
+        plan_(plan),
+        ring_(plan.ring_rank, plan.ring_size),
+        attention_(sizes.kind == ScheduleKind::all_gather ? make_gather_attention(shape, backend, ring_)
+                                                          : make_ring_attention(shape, backend, ring_)),
+        by_heads_(sizes.ulysses_size > 1) {
+    const HeadDeal deal(shape.query_heads, shape.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+    const int64_t tokens = plan.tokens[static_cast<size_t>(plan.ring_rank)];
+    const DType compute = backend.compute_dtype();
+    keys_ = deal.key_heads(0);
+    // What exchanges leave as it is holds random numbers too: the speed of a GPU depends on them.
+    static_cast<void>(make(compute, 4 * tokens, keys_.count(), shape.key_size + shape.value_size, true));
+    key_ = make(compute, tokens, keys_.count(), shape.key_size, true);
+    value_ = make(compute, tokens, keys_.count(), shape.value_size, true);
+    dkey_ = make(DType::float32, tokens, keys_.count(), shape.key_size, false);
+    dvalue_ = make(DType::float32, tokens, keys_.count(), shape.value_size, false);
+    for (int index = 0; index < (by_heads_ ? deal.groups() : 1); ++index) {
+      GroupTensors group;
+      group.heads = by_heads_ ? deal.group(0, index) : HeadGroup{deal.query_heads(0), keys_, keys_, keys_};
+      const int64_t queries = group.heads.query.count();
+      if (queries == 0) continue;
+      group.query = make(compute, tokens, queries, shape.key_size, true);
+      group.output = make(compute, tokens, queries, shape.value_size, false);
+      group.log_sum_exp = make(DType::float32, tokens, queries, 1, false);
+      group.doutput = make(compute, tokens, queries, shape.value_size, true);
+      group.dquery = make(DType::float32, tokens, queries, shape.key_size, false);
+      groups_.push_back(std::move(group));
+    }
+  }
+
+  void forward() {
+    order_streams();
+    for (const GroupTensors& group : groups_) {
+      attention_->forward(plan_, group.heads.query, inputs(group), group.output.tensor(), log_sum_exp(group), [] {});
+    }
+    backend_.wait(backend_.compute_stream(), backend_.record(backend_.communication_stream()));
+  }
+
+  void backward() {
+    order_streams();
+    if (by_heads_) {
+      backend_.fill(backend_.compute_stream(), {.to = dkey_.tensor()});
+      backend_.fill(backend_.compute_stream(), {.to = dvalue_.tensor()});
+    }
+    for (const GroupTensors& group : groups_) {
+      attention_->backward(
+          plan_, group.heads.query, inputs(group), group.output.tensor(), log_sum_exp(group), group.doutput.tensor(),
+          {group.dquery.tensor(), keys_of(dkey_, group), keys_of(dvalue_, group)},
+          by_heads_ ? SequenceAttention::KeyGradients::added_to : SequenceAttention::KeyGradients::overwritten, [] {});
+    }
+    backend_.wait(backend_.compute_stream(), backend_.record(backend_.communication_stream()));
+  }
+
+ private:
+  Buffer make(DType dtype, int64_t tokens, int64_t heads, int64_t size, bool fill) {
+    Buffer buffer = backend_.arena(Tier::device)
+                        .allocate("attention prediction", MemoryClass::workspace, dtype, {tokens, heads, size},
+                                  backend_.compute_stream());
+    if (fill) fill_random(backend_, buffer.tensor(), ++seed_);
+    return buffer;
+  }
+  void order_streams() { backend_.wait(backend_.communication_stream(), backend_.record(backend_.compute_stream())); }
+  Tensor keys_of(const Buffer& buffer, const GroupTensors& group) const {
+    const HeadRange local = group.heads.key.from(keys_.begin);
+    return buffer.tensor().slice(1, local.begin, local.end);
+  }
+  ShardedQkv inputs(const GroupTensors& group) const {
+    return {group.query.tensor(), keys_of(key_, group), keys_of(value_, group)};
+  }
+  static Tensor log_sum_exp(const GroupTensors& group) { return group.log_sum_exp.tensor().select(2, 0); }
+
+  Backend& backend_;
+  HeadShape shape_;
+  const SequencePlan& plan_;
+  LoneCommunicator ring_;
+  std::unique_ptr<SequenceAttention> attention_;
+  bool by_heads_;
+  uint32_t seed_ = 0;
+  HeadRange keys_;
+  Buffer key_, value_, dkey_, dvalue_;
+  std::vector<GroupTensors> groups_;
+};
+
+SequencePlan busiest_plan(const ScheduleSizes& sizes, Layout layout, const Documents& documents, const MaskRule& mask) {
+  SequencePlan busiest;
+  int64_t most = -1;
+  for (int rank = 0; rank < sizes.ring_size; ++rank) {
+    SequencePlan plan = make_sequence_plan(layout, documents, mask, rank, sizes.ring_size);
+    int64_t pairs = 0;
+    for (const std::vector<AttentionTask>& tasks : plan.tasks) pairs += visible_pairs(tasks);
+    if (pairs <= most) continue;
+    most = pairs;
+    busiest = std::move(plan);
+  }
+  return busiest;
+}
+
+}  // namespace
+
+AttentionPrediction predict_attention(const ScheduleSizes& sizes, const HeadShape& heads, int64_t tokens,
+                                      int64_t element_bytes, const RankAttention& attention, const LinkRates& links) {
+  check_schedule_sizes(sizes, heads);
+  const int64_t tokens_per_rank = ceiling_divide(tokens, int64_t{sizes.ulysses_size} * sizes.ring_size);
+  const int64_t part = ceiling_divide(tokens, sizes.ring_size);
+  const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+  const ScheduleSizes inside = {ScheduleKind::ulysses, sizes.ulysses_size, 1};
+  const int hops = attention.hops;
+
+  // Seconds of one pass's communication that nothing hides.
+  const auto exposed = [&](int64_t exchange_bytes, int64_t exchanges, int64_t hop_bytes, double compute_seconds) {
+    double seconds = 0.0;
+    if (exchange_bytes > 0) {
+      const double rate = rate_at(links.exchange, exchange_bytes / std::max<int64_t>(exchanges, 1));
+      seconds += static_cast<double>(exchange_bytes) / rate / deal.groups();
+    }
+    if (hops > 0) {
+      const double hop_seconds = static_cast<double>(hop_bytes) / rate_at(links.hop, hop_bytes / 2);  // keys, values
+      seconds += hops * std::max(0.0, hop_seconds - compute_seconds / (hops + 1));
+    }
+    return seconds;
+  };
+
+  double forward_exposed = 0.0;
+  double backward_exposed = 0.0;
+  for (int rank = 0; rank < sizes.ulysses_size; ++rank) {
+    const CommunicationCost whole = communication_cost(sizes, heads, rank, tokens_per_rank, element_bytes);
+    const CommunicationCost exchange = communication_cost(inside, heads, rank, tokens_per_rank, element_bytes);
+    const int64_t others = std::max(1, sizes.ring_size - 1);
+    const int64_t forward_hop = (whole.forward_bytes - exchange.forward_bytes) / others;
+    const int64_t backward_hop = (whole.backward_bytes - exchange.backward_bytes) / others;
+    double home = 0.0;
+    if (hops > 0) {
+      const int64_t bytes = 4 * part * deal.key_heads(rank).count() * (heads.key_size + heads.value_size);
+      home = static_cast<double>(bytes) / rate_at(links.hop, bytes / 2);
+    }
+    forward_exposed = std::max(forward_exposed, exposed(exchange.forward_bytes, exchange.forward_exchanges, forward_hop,
+                                                        attention.forward_seconds));
+    backward_exposed = std::max(
+        backward_exposed,
+        exposed(exchange.backward_bytes, exchange.backward_exchanges, backward_hop, attention.backward_seconds) + home);
+  }
+  AttentionPrediction prediction;
+  prediction.forward_seconds = attention.forward_seconds + forward_exposed;
+  prediction.backward_seconds = attention.backward_seconds + backward_exposed;
+  prediction.exposed_seconds = forward_exposed + backward_exposed;
+  return prediction;
+}
+
+RankAttention measure_rank_attention(const BackendChoice& choice, const ScheduleSizes& sizes, Layout layout,
+                                     const HeadShape& heads, const Documents& documents, const MaskRule& mask,
+                                     double seconds_per_measurement) {
+  check_schedule_sizes(sizes, heads);
+  const SequencePlan plan = busiest_plan(sizes, layout, documents, mask);
+  RankAttention result;
+  for (int hop = 1; hop < plan.ring_size; ++hop) {
+    if (!plan.tasks[static_cast<size_t>(plan.owner_at(hop))].empty()) ++result.hops;
+  }
+  run_thread_ranks(1, {}, [&](ThreadRank& thread) {
+    const std::unique_ptr<Backend> backend = make_backend(choice, thread.rank(), thread.size(), 0);
+    const std::unique_ptr<Communicator> world = thread.connect(*backend);
+    BusiestRank rank(*backend, sizes, heads, plan);
+    result.forward_seconds = seconds_of_call(*backend, *world, seconds_per_measurement, [&] { rank.forward(); });
+    result.backward_seconds = seconds_of_call(*backend, *world, seconds_per_measurement, [&] { rank.backward(); });
+  });
+  return result;
+}
+
+}  // namespace ithaca
