@@ -32,6 +32,17 @@ __device__ inline T from_float(float value) {
   }
 }
 
+// One store to global memory. An assignment of a word whose parts were just computed can become a store of each part.
+__device__ inline void store_word(uint4* to, const uint4& word) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(word.x), "r"(word.y),
+               "r"(word.z), "r"(word.w)
+               : "memory");
+}
+__device__ inline void store_word(uint2* to, const uint2& word) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(word.x), "r"(word.y)
+               : "memory");
+}
+
 // N neighbouring elements, moved in words of 16 bytes (8 where they are no more).
 template <typename T, int N>
 struct Pack {
@@ -53,13 +64,14 @@ struct Pack {
     }
     return pack;
   }
+  // To global memory.
   __device__ void store(T* to) const {
     if constexpr (N == 1) {
       *to = values[0];
     } else {
 #pragma unroll
       for (int word = 0; word < kWords; ++word) {
-        reinterpret_cast<Word*>(to)[word] = reinterpret_cast<const Word*>(values)[word];
+        store_word(reinterpret_cast<Word*>(to) + word, reinterpret_cast<const Word*>(values)[word]);
       }
     }
   }
