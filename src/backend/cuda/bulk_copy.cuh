@@ -1,7 +1,7 @@
-// Bulk copies between global and shared memory by the copy engine of compute capability 9.0: one thread asks for some
+// Bulk copies from global to shared memory by the copy engine of compute capability 9.0: one thread asks for some
 // kilobytes, which occupy neither registers nor threads on their way; a barrier in shared memory says when they are
-// there, and the thread that has asked for writing waits for it. Internal to backend/cuda; device code of 9.0 and up
-// (for others the functions do nothing and must not be called).
+// there. Internal to backend/cuda; device code of 9.0 and up (for others the functions do nothing and must not be
+// called).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -38,7 +38,8 @@ __device__ inline void fence_barriers() {
 }
 
 // Starts a copy of `bytes` (a multiple of 16, under 1 MiB); both addresses are multiples of 16. What threads have read
-// or written at `to_shared` before must be ordered by a block barrier, writes by fence_shared() in addition.
+// at `to_shared` before must be ordered by a barrier of the block, or of the warp if no other reads there; no thread
+// may have written there.
 __device__ inline void begin_copy(void* to_shared, const void* from_global, uint32_t bytes, BulkBarrier& barrier) {
   [[maybe_unused]] const uint32_t target = shared_address(to_shared);
   [[maybe_unused]] const uint32_t address = shared_address(&barrier);
@@ -64,28 +65,6 @@ __device__ inline void wait(BulkBarrier& barrier, int phase) {
       "}\n" ::"r"(address),
       "r"(phase)
       : "memory");
-}
-
-// Makes this thread's writes to shared memory visible to the copy engine, after the next block barrier.
-__device__ inline void fence_shared() {
-  ITHACA_BULK_ASM("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// Starts writing `bytes` to global memory (sizes and addresses as above).
-__device__ inline void begin_store(void* to_global, const void* from_shared, uint32_t bytes) {
-  [[maybe_unused]] const uint32_t source = shared_address(from_shared);
-  [[maybe_unused]] const uint64_t target = __cvta_generic_to_global(to_global);
-  ITHACA_BULK_ASM("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(source), "r"(bytes)
-                  : "memory");
-  ITHACA_BULK_ASM("cp.async.bulk.commit_group;" ::: "memory");
-}
-// Waits until all stores of this thread have read shared memory, so that it may be written again ...
-__device__ inline void wait_for_store_reads() {
-  ITHACA_BULK_ASM("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-// ... and until they are done.
-__device__ inline void wait_for_stores() {
-  ITHACA_BULK_ASM("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 #undef ITHACA_BULK_ASM

@@ -2,8 +2,10 @@
 //
 // The maximum and the sum of exponentials come from one pass over the row (the sum is rescaled whenever the maximum
 // grows). With the gradient wanted, the row waits in shared memory, cut over the blocks of a cluster, so that logits
-// are read once and written once: the copy engine brings the coming rows and takes the finished one away while threads
-// compute. Rows that do not come in 16-byte words, or are too long, are read twice.
+// are read once and written once. Every warp has a part of the row in a ring of its own: as soon as it has written the
+// gradient of a kilobyte, the copy engine brings the kilobyte that comes next in its place, mostly of a later row; the
+// warps of a cluster meet once for each row, to add up. Rows that do not come in 16-byte words, or are too long, are
+// read twice.
 #include <cooperative_groups.h>
 #include <math_constants.h>
 
@@ -19,14 +21,13 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kMostClusterBlocks = 8;  // the largest that every device of this generation takes
-// Shared memory of one block's piece of a row. Three pieces up to the first size (one coming, one at work, one leaving)
-// fit twice on a multiprocessor; longer ones have blocks that are alone there, with as many pieces as there is room
-// for.
-constexpr int64_t kShortPieceBytes = 38400;
-constexpr int64_t kLongPieceBytes = 216 << 10;
-constexpr int kShortThreads = 512;
-constexpr int kLongThreads = 1024;
-constexpr int kMostStages = 3;
+// A block of the kernel with rings is alone on its multiprocessor, and has nearly all of its shared memory.
+constexpr int kRingThreads = 512;
+constexpr int kRingWarps = kRingThreads / 32;
+constexpr int kRingChunks = 13;
+constexpr int kChunkVectors = 64;  // 16-byte words
+// Chunks of a row in one ring for which a cluster is made: the others bring the next row meanwhile.
+constexpr int kRowChunks = 10;
 constexpr float kLog2E = 1.4426950408889634f;
 
 template <typename T>
@@ -55,11 +56,20 @@ __device__ inline float scaled(float max) {
 
 // max and sum of e^(x - max) of the numbers seen so far, as powers of two: 2^(x * kLog2E - scaled(max)), whose exponent
 // is one fused operation.
-struct Softmax {
+struct alignas(8) Softmax {
   float max;
   float sum;
 
   __device__ static Softmax empty() { return {-CUDART_INF_F, 0.0f}; }
+
+  __device__ void add(const Softmax& other) {
+    const float high = fmaxf(max, other.max);
+    // Nothing seen, or only -inf: 0 stays, and so does a NaN.
+    const bool is_seen = high != -CUDART_INF_F;
+    const float own = is_seen ? sum * two_to(scaled(max) - scaled(high)) : sum;
+    sum = own + (is_seen ? other.sum * two_to(scaled(other.max) - scaled(high)) : other.sum);
+    max = high;
+  }
 
   // Over kLanes neighbouring lanes, the same bits in each.
   template <int kLanes>
@@ -139,27 +149,22 @@ __device__ inline void write_row_loss(const View<T>& view, int64_t row, int64_t 
                                       const Softmax& softmax) {
   const bool is_valid = label >= 0 && label < view.vocabulary;
   // The maximum that the sum was made with: the rounded product, over the rounded factor.
-  const double max = static_cast<double>(scaled(softmax.max)) / static_cast<double>(kLog2E);
+  const double max = static_cast<double>(scaled(softmax.max)) * (1.0 / static_cast<double>(kLog2E));
   const double loss = log(static_cast<double>(softmax.sum)) + max - static_cast<double>(label_logit);
   view.row_losses[row] = is_valid ? static_cast<double>(weight) * loss : CUDART_NAN;
 }
 
-// (softmax - onehot) * scale of the vector that begins at `column`.
+// scale * softmax of one element, whose maximum comes as scaled(max).
+__device__ inline float softmax_times(float logit, float scaled_max, float scale_over_sum) {
+  return two_to(fmaf(logit, kLog2E, -scaled_max)) * scale_over_sum;
+}
+
 template <typename T, int kWidth>
-__device__ inline Pack<T, kWidth> vector_gradient(const Pack<T, kWidth>& values, int64_t column, int64_t label,
-                                                  float max, float scale_over_sum, float scale) {
-  float gradient[kWidth];
-  const float scaled_max = scaled(max);
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) gradient[i] = two_to(fmaf(values[i], kLog2E, -scaled_max)) * scale_over_sum;
-  const int64_t place = label - column;
-  if (place >= 0 && place < kWidth) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) gradient[i] -= i == place ? scale : 0.0f;
-  }
+__device__ inline Pack<T, kWidth> scaled_softmax(const Pack<T, kWidth>& values, float scaled_max,
+                                                 float scale_over_sum) {
   Pack<T, kWidth> result;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) result.set(i, gradient[i]);
+  for (int i = 0; i < kWidth; ++i) result.set(i, softmax_times(values[i], scaled_max, scale_over_sum));
   return result;
 }
 
@@ -198,137 +203,228 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const View<T> v
       const Pack<T, kWidth> values[1] = {Pack<T, kWidth>::load(logits + vector * kWidth)};
       add_vectors(softmax, values);
     }
-    float label_logit = 0.0f;
-    if (threadIdx.x == 0 && label >= 0 && label < view.vocabulary) label_logit = to_float(logits[label]);
+    // The thread that writes the label's element reads it before.
+    const bool is_labelled = label >= 0 && label < view.vocabulary;
+    const bool has_label = is_labelled && label / kWidth % kThreads == threadIdx.x;
+    const float label_logit = has_label ? to_float(logits[label]) : 0.0f;
     __syncthreads();                            // the scratch may still be read for the row before
     softmax = block_softmax(softmax, scratch);  // its barrier also parts the reads from the writes below
-    if (threadIdx.x == 0) write_row_loss(view, row, label, label_logit, weight, softmax);
+    if (has_label || (!is_labelled && threadIdx.x == 0)) {
+      write_row_loss(view, row, label, label_logit, weight, softmax);
+    }
     if (!view.with_gradient) continue;
     const auto scale = static_cast<float>(static_cast<double>(weight) * view.gradient_scale);
     const float scale_over_sum = scale / softmax.sum;
+    const float scaled_max = scaled(softmax.max);
     for (int64_t vector = threadIdx.x; vector < vectors; vector += kThreads) {
-      const int64_t column = vector * kWidth;
-      const auto values = Pack<T, kWidth>::load(logits + column);
-      vector_gradient(values, column, label, softmax.max, scale_over_sum, scale).store(logits + column);
+      const auto values = Pack<T, kWidth>::load(logits + vector * kWidth);
+      scaled_softmax(values, scaled_max, scale_over_sum).store(logits + vector * kWidth);
     }
+    if (has_label) logits[label] = from_float<T>(softmax_times(label_logit, scaled_max, scale_over_sum) - scale);
   }
 }
 
-// Clusters that stay until all rows are done: block r of one has the r-th piece of each of its rows.
-template <typename T, int kBlockThreads>
-__global__ void __launch_bounds__(kBlockThreads, 1024 / kBlockThreads)
-    cross_entropy_cluster_kernel(const View<T> view, int64_t piece_vectors, int stages) {
+// All shared memory of a block. Chunk i of the block's piece of a row belongs to warp i % kRingWarps; the chunks of a
+// warp, row after row, go around its ring.
+struct Rings {
+  uint4 chunks[kRingWarps][kRingChunks][kChunkVectors];
+  BulkBarrier arrived[kRingWarps][kRingChunks];
+  Softmax exchange[2][kMostClusterBlocks * kRingWarps];  // of all warps of the cluster; every other row
+};
+
+// Where a warp is in its ring: the phase belongs to the copy that is waited for there.
+struct RingPlace {
+  int chunk = 0;
+  int phase = 0;
+
+  __device__ void advance() {
+    if (++chunk < kRingChunks) return;
+    chunk = 0;
+    phase ^= 1;
+  }
+};
+
+// A row whose loss is still to be written, on the lane that does so.
+struct FinishedRow {
+  int64_t row = -1;
+  int64_t label = 0;
+  float label_logit = 0.0f;
+  float weight = 0.0f;
+  Softmax softmax{};
+
+  template <typename T>
+  __device__ void write(const View<T>& view) {
+    if (row >= 0) write_row_loss(view, row, label, label_logit, weight, softmax);
+    row = -1;
+  }
+};
+
+// Clusters that stay until all rows are done: block r of one has the r-th `piece_chunks` chunks of each of its rows.
+template <typename T>
+__global__ void __launch_bounds__(kRingThreads, 1) cross_entropy_ring_kernel(const View<T> view, int piece_chunks) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   constexpr int kWidth = kVectorWidth<T>;
-  constexpr int kUnroll = 4;
+  constexpr int kLaneVectors = kChunkVectors / 32;
   namespace groups = cooperative_groups;
-  extern __shared__ uint4 piece_words[];
-  __shared__ Softmax scratch[32];
-  __shared__ Softmax exchange[2][kMostClusterBlocks];  // of the pieces of a row; every other row
-  __shared__ BulkBarrier arrived[kMostStages];
+  extern __shared__ uint4 shared_words[];
+  Rings& rings = *reinterpret_cast<Rings*>(shared_words);
   const groups::cluster_group cluster = groups::this_cluster();
   const auto blocks = static_cast<int>(cluster.num_blocks());
   const auto rank = static_cast<int>(cluster.block_rank());
-  const auto thread = static_cast<int>(threadIdx.x);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t lane_offset = static_cast<int64_t>(lane) * kWidth;
   const int64_t first_row = blockIdx.x / static_cast<unsigned>(blocks);
   const int64_t row_step = gridDim.x / static_cast<unsigned>(blocks);
-  const int64_t all_vectors = view.vocabulary / kWidth;
-  const int64_t begin = rank * piece_vectors < all_vectors ? rank * piece_vectors : all_vectors;
-  const auto vectors = static_cast<int>(begin + piece_vectors < all_vectors ? piece_vectors : all_vectors - begin);
-  const auto bytes = static_cast<uint32_t>(vectors) * 16u;
-  const auto piece_of = [&](int stage) { return reinterpret_cast<T*>(piece_words + stage * piece_vectors); };
-  const auto logits_of = [&](int64_t row) { return view.logits + row * view.logits_stride + begin * kWidth; };
-  // By thread 0: brings the piece of a row.
-  const auto bring = [&](int64_t row, int stage) {
-    if (row < view.tokens && vectors > 0) begin_copy(piece_of(stage), logits_of(row), bytes, arrived[stage]);
+  // The block's piece, and the warp's chunks of it.
+  const int64_t row_vectors = view.vocabulary / kWidth;
+  const int64_t piece_vectors = static_cast<int64_t>(piece_chunks) * kChunkVectors;
+  const int64_t begin = rank * piece_vectors < row_vectors ? rank * piece_vectors : row_vectors;
+  const int64_t vectors = piece_vectors < row_vectors - begin ? piece_vectors : row_vectors - begin;
+  const auto chunks = static_cast<int>((vectors + kChunkVectors - 1) / kChunkVectors);
+  const int own_chunks = chunks > warp ? (chunks - warp + kRingWarps - 1) / kRingWarps : 0;
+  T* const piece = view.logits + begin * kWidth;
+  const auto first_vector = [&](int own_chunk) {
+    return (static_cast<int64_t>(own_chunk) * kRingWarps + warp) * kChunkVectors;
   };
-  const int ahead = stages > 1 ? stages - 1 : 1;
-  if (thread == 0) {
-    for (int stage = 0; stage < stages; ++stage) init(arrived[stage]);
+  const auto vectors_from = [&](int64_t first) {
+    return static_cast<int>(vectors - first < kChunkVectors ? vectors - first : kChunkVectors);
+  };
+  const auto in_ring = [&](int chunk) { return reinterpret_cast<T*>(rings.chunks[warp][chunk]); };
+
+  // By lane 0: brings the warp's next chunk to a place of the ring.
+  int64_t coming_row = first_row;
+  int coming_chunk = 0;
+  const auto bring = [&](int to_chunk) {
+    if (coming_row >= view.tokens) return;
+    const int64_t first = first_vector(coming_chunk);
+    begin_copy(in_ring(to_chunk), piece + coming_row * view.logits_stride + first * kWidth,
+               static_cast<uint32_t>(vectors_from(first)) * 16u, rings.arrived[warp][to_chunk]);
+    if (++coming_chunk == own_chunks) {
+      coming_chunk = 0;
+      coming_row += row_step;
+    }
+  };
+  if (lane == 0) {
+    for (int chunk = 0; chunk < kRingChunks; ++chunk) init(rings.arrived[warp][chunk]);
     fence_barriers();
-    for (int stage = 0; stage < ahead; ++stage) bring(first_row + stage * row_step, stage);
+    for (int chunk = 0; chunk < kRingChunks && own_chunks > 0; ++chunk) bring(chunk);
   }
   cluster.sync();  // all blocks are there, and so are their barriers
 
-  int stage = 0;
-  int phase = 0;
+  RingPlace place;
   int parity = 0;
+  FinishedRow finished;
+  int64_t next_label = first_row < view.tokens ? view.labels[first_row * view.label_stride] : 0;
+  float next_weight = first_row < view.tokens ? weight_of(view, first_row) : 0.0f;
   for (int64_t row = first_row; row < view.tokens; row += row_step) {
-    T* const piece = piece_of(stage);
-    const int64_t label = view.labels[row * view.label_stride];
-    const float weight = weight_of(view, row);
-    const bool is_labelled = label >= 0 && label < view.vocabulary;
-    const int64_t label_here = label - begin * kWidth;
-    const bool is_here = is_labelled && label_here >= 0 && label_here < static_cast<int64_t>(vectors) * kWidth;
-    if (vectors > 0) wait(arrived[stage], phase);
-    float label_logit = 0.0f;
-    if (thread == 0 && is_here) label_logit = to_float(piece[label_here]);
-    // The stage of the row before is that of the row after next, as soon as its gradient has left.
-    const auto bring_next = [&] {
-      if (thread != 0) return;
-      wait_for_store_reads();
-      bring(row + ahead * row_step, stage == 0 ? stages - 1 : stage - 1);
-    };
+    const int64_t label = next_label;
+    const float weight = next_weight;
+    if (row + row_step < view.tokens) {  // long before they are needed
+      next_label = view.labels[(row + row_step) * view.label_stride];
+      next_weight = weight_of(view, row + row_step);
+    }
+    T* const to = piece + row * view.logits_stride;
     if (!is_counted(view, label, weight)) {  // the same for all blocks of the cluster
-      if (stages > 1) bring_next();
-      if (rank == 0 && thread == 0) view.row_losses[row] = 0.0;
+      if (rank == 0 && threadIdx.x == 0) view.row_losses[row] = 0.0;
       Pack<T, kWidth> zeros;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) zeros.set(i, 0.0f);
-      for (int vector = thread; vector < vectors; vector += kBlockThreads) zeros.store(piece + vector * kWidth);
-    } else {
-      Softmax softmax = Softmax::empty();
-      int vector = thread;
-      for (; vector + (kUnroll - 1) * kBlockThreads < vectors; vector += kUnroll * kBlockThreads) {
-        Pack<T, kWidth> values[kUnroll];
-#pragma unroll
-        for (int i = 0; i < kUnroll; ++i) {
-          values[i] = Pack<T, kWidth>::load(piece + (vector + i * kBlockThreads) * kWidth);
-        }
-        add_vectors(softmax, values);
+      for (int own_chunk = 0; own_chunk < own_chunks; ++own_chunk) {
+        const int64_t first = first_vector(own_chunk);
+        const int count = vectors_from(first);
+        wait(rings.arrived[warp][place.chunk], place.phase);
+        for (int64_t vector = lane; vector < count; vector += 32) zeros.store(to + (first + vector) * kWidth);
+        __syncwarp();
+        if (lane == 0) bring(place.chunk);
+        place.advance();
       }
-      for (; vector < vectors; vector += kBlockThreads) {
-        const Pack<T, kWidth> values[1] = {Pack<T, kWidth>::load(piece + vector * kWidth)};
-        add_vectors(softmax, values);
-      }
-      if (stages > 1) bring_next();
-      softmax = block_softmax(softmax, scratch);
-      // To all blocks of the cluster. They read what the row before last left here before they came to the barrier of
-      // the row before.
-      if (thread < blocks) *cluster.map_shared_rank(&exchange[parity][rank], thread) = softmax;
-      cluster.sync();
-      const int lane = thread % 32;
-      Softmax total = lane < blocks ? exchange[parity][lane] : Softmax::empty();
-      total.add_lanes<32>();
-      parity ^= 1;
+      continue;
+    }
 
-      if (thread == 0 && (is_here || (!is_labelled && rank == 0))) {
-        write_row_loss(view, row, label, label_logit, weight, total);
+    const int first_chunk = place.chunk;
+    Softmax softmax = Softmax::empty();
+    for (int own_chunk = 0; own_chunk < own_chunks; ++own_chunk) {
+      const int count = vectors_from(first_vector(own_chunk));
+      const T* const from = in_ring(place.chunk);
+      wait(rings.arrived[warp][place.chunk], place.phase);
+      if (count == kChunkVectors) {
+        Pack<T, kWidth> values[kLaneVectors];
+#pragma unroll
+        for (int i = 0; i < kLaneVectors; ++i) values[i] = Pack<T, kWidth>::load(from + lane_offset + i * 32 * kWidth);
+        add_vectors(softmax, values);
+      } else {
+        for (int64_t vector = lane; vector < count; vector += 32) {
+          const Pack<T, kWidth> values[1] = {Pack<T, kWidth>::load(from + vector * kWidth)};
+          add_vectors(softmax, values);
+        }
       }
-      const auto scale = static_cast<float>(static_cast<double>(weight) * view.gradient_scale);
-      const float scale_over_sum = scale / total.sum;
-#pragma unroll 4
-      for (int place = thread; place < vectors; place += kBlockThreads) {
-        const auto values = Pack<T, kWidth>::load(piece + place * kWidth);
-        vector_gradient(values, static_cast<int64_t>(place) * kWidth, label_here, total.max, scale_over_sum, scale)
-            .store(piece + place * kWidth);
+      place.advance();
+    }
+
+    // The lane that has the label's element, while it still is a logit.
+    const bool is_labelled = label >= 0 && label < view.vocabulary;
+    const int64_t label_here = label - begin * kWidth;
+    bool has_label = false;
+    float label_logit = 0.0f;
+    if (is_labelled && label_here >= 0 && label_here < static_cast<int64_t>(vectors) * kWidth) {
+      const int vector = static_cast<int>(label_here) / kWidth;
+      const int chunk = vector / kChunkVectors;
+      has_label = chunk % kRingWarps == warp && vector % 32 == lane;
+      if (has_label) {
+        const int ring_chunk = (first_chunk + chunk / kRingWarps) % kRingChunks;
+        label_logit = to_float(in_ring(ring_chunk)[static_cast<int>(label_here) - chunk * kChunkVectors * kWidth]);
       }
     }
-    fence_shared();
-    __syncthreads();  // the gradient is there
-    if (thread == 0) {
-      if (vectors > 0) begin_store(logits_of(row), piece, bytes);
-      if (stages == 1) {
-        wait_for_store_reads();
-        bring(row + row_step, 0);
+
+    // To all blocks of the cluster. They read what the row before last left here before they came to the barrier of the
+    // row before.
+    softmax.add_lanes<32>();
+    if (lane < blocks) *cluster.map_shared_rank(&rings.exchange[parity][rank * kRingWarps + warp], lane) = softmax;
+    cluster.barrier_arrive();
+    finished.write(view);  // of the row before: the others have yet to come
+    __syncwarp();
+    cluster.barrier_wait();
+    Softmax total = Softmax::empty();
+    for (int part = lane; part < blocks * kRingWarps; part += 32) total.add(rings.exchange[parity][part]);
+    total.add_lanes<32>();
+    parity ^= 1;
+
+    const auto scale = static_cast<float>(static_cast<double>(weight) * view.gradient_scale);
+    const float scale_over_sum = scale / total.sum;
+    const float scaled_max = scaled(total.max);
+    int chunk = first_chunk;
+    for (int own_chunk = 0; own_chunk < own_chunks; ++own_chunk) {
+      const int64_t first = first_vector(own_chunk);
+      const int count = vectors_from(first);
+      const T* const from = in_ring(chunk);
+      T* const chunk_to = to + first * kWidth;
+      if (count == kChunkVectors) {
+        Pack<T, kWidth> values[kLaneVectors];
+#pragma unroll
+        for (int i = 0; i < kLaneVectors; ++i) values[i] = Pack<T, kWidth>::load(from + lane_offset + i * 32 * kWidth);
+#pragma unroll
+        for (int i = 0; i < kLaneVectors; ++i) {
+          scaled_softmax(values[i], scaled_max, scale_over_sum).store(chunk_to + lane_offset + i * 32 * kWidth);
+        }
+      } else {
+        for (int64_t vector = lane; vector < count; vector += 32) {
+          const auto values = Pack<T, kWidth>::load(from + vector * kWidth);
+          scaled_softmax(values, scaled_max, scale_over_sum).store(chunk_to + vector * kWidth);
+        }
       }
+      __syncwarp();  // all lanes have read the chunk
+      if (lane == 0) bring(chunk);
+      chunk = chunk + 1 < kRingChunks ? chunk + 1 : 0;
     }
-    if (++stage == stages) {
-      stage = 0;
-      phase ^= 1;
+    if (has_label) {  // behind the lane's own store of the vector
+      to[label_here] = from_float<T>(softmax_times(label_logit, scaled_max, scale_over_sum) - scale);
+    }
+    if (has_label || (!is_labelled && rank == 0 && threadIdx.x == 0)) {
+      finished = {row, label, label_logit, weight, total};
     }
   }
-  if (thread == 0) wait_for_stores();
+  finished.write(view);
 #endif
 }
 
@@ -340,52 +436,45 @@ bool device_has_clusters() {
   return major >= 9;
 }
 
-// Blocks that share a row of `bytes`; 0 when it is too long for the largest cluster.
-int cluster_blocks_for(int64_t bytes) {
+// How the chunks of a row are dealt to the blocks of a cluster. No blocks: the row is too long for the largest cluster.
+struct Pieces {
+  int blocks = 0;
+  int chunks = 0;  // of each block but the last ones
+};
+
+Pieces pieces_for(int64_t row_vectors) {
+  const int64_t row_chunks = divide_up(row_vectors, kChunkVectors);
   for (int blocks = 1; blocks <= kMostClusterBlocks; blocks *= 2) {
-    if (divide_up(bytes, blocks) <= kShortPieceBytes) return blocks;
+    const int64_t chunks = divide_up(row_chunks, blocks);
+    if (chunks <= kRingWarps * (blocks < kMostClusterBlocks ? kRowChunks : kRingChunks)) {
+      return {blocks, static_cast<int>(chunks)};
+    }
   }
-  return divide_up(bytes, kMostClusterBlocks) <= kLongPieceBytes ? kMostClusterBlocks : 0;
+  return {};
 }
 
-template <typename T, int kBlockThreads>
-void launch_clusters(const View<T>& view, int blocks, int64_t piece_vectors, int stages, cudaStream_t stream) {
-  const auto kernel = cross_entropy_cluster_kernel<T, kBlockThreads>;
-  const auto shared_bytes = static_cast<size_t>(piece_vectors) * 16 * static_cast<size_t>(stages);
+template <typename T>
+void launch_rings(const View<T>& view, const Pieces& pieces, cudaStream_t stream) {
+  const auto kernel = cross_entropy_ring_kernel<T>;
   ITHACA_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
-  // As many blocks as the pieces leave room for, rather than more of the first-level cache.
-  ITHACA_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Rings))));
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
+  attribute.val.clusterDim.x = static_cast<unsigned>(pieces.blocks);
   attribute.val.clusterDim.y = 1;
   attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(static_cast<unsigned>(blocks));
-  launch.blockDim = dim3(kBlockThreads);
-  launch.dynamicSmemBytes = shared_bytes;
+  launch.gridDim = dim3(static_cast<unsigned>(pieces.blocks));
+  launch.blockDim = dim3(kRingThreads);
+  launch.dynamicSmemBytes = sizeof(Rings);
   launch.stream = stream;
   launch.attrs = &attribute;
   launch.numAttrs = 1;
   int clusters = 0;
   ITHACA_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch));
   const int64_t resident = std::clamp<int64_t>(view.tokens, 1, std::max(clusters, 1));
-  launch.gridDim = dim3(static_cast<unsigned>(resident * blocks));
-  ITHACA_CUDA_CHECK(cudaLaunchKernelEx(&launch, kernel, view, piece_vectors, stages));
-}
-
-template <typename T>
-void launch_clusters(const View<T>& view, int blocks, cudaStream_t stream) {
-  const int64_t piece_vectors = divide_up(view.vocabulary / kVectorWidth<T>, blocks);
-  const int64_t piece_bytes = piece_vectors * 16;
-  if (piece_bytes <= kShortPieceBytes) {
-    launch_clusters<T, kShortThreads>(view, blocks, piece_vectors, kMostStages, stream);
-  } else {
-    const auto stages = static_cast<int>(std::clamp<int64_t>(kLongPieceBytes / piece_bytes, 1, kMostStages));
-    launch_clusters<T, kLongThreads>(view, blocks, piece_vectors, stages, stream);
-  }
+  launch.gridDim = dim3(static_cast<unsigned>(resident * pieces.blocks));
+  ITHACA_CUDA_CHECK(cudaLaunchKernelEx(&launch, kernel, view, pieces.chunks));
 }
 
 }  // namespace
@@ -409,9 +498,9 @@ void cross_entropy(const CrossEntropy& arguments, double* row_losses, cudaStream
                        arguments.gradient_scale,
                        arguments.with_gradient};
     const bool vectors = rows_are_vectors(logits, kVectorWidth<T>);
-    const int blocks = cluster_blocks_for(view.vocabulary * static_cast<int64_t>(sizeof(T)));
-    if (vectors && view.with_gradient && blocks > 0 && device_has_clusters()) {
-      launch_clusters(view, blocks, stream);
+    const Pieces pieces = pieces_for(view.vocabulary / kVectorWidth<T>);
+    if (vectors && view.with_gradient && pieces.blocks > 0 && device_has_clusters()) {
+      launch_rings(view, pieces, stream);
       return;
     }
     const auto grid = static_cast<unsigned>(std::min<int64_t>(tokens, 1 << 20));

@@ -17,6 +17,12 @@ using testing_support::CudaTensors;
 using testing_support::CudaTest;
 using testing_support::Placement;
 
+struct LossCase {
+  int64_t tokens;
+  int64_t vocabulary;
+  Placement placement;
+};
+
 class CudaLoss : public CudaTest {
  protected:
   static std::vector<int64_t> random_ids(int64_t count, int64_t vocabulary, uint64_t seed = 5) {
@@ -28,6 +34,33 @@ class CudaLoss : public CudaTest {
       ids.push_back(static_cast<int64_t>(place * place * static_cast<double>(vocabulary)));
     }
     return ids;
+  }
+
+  void compare_cross_entropy(const LossCase& loss_case, DType dtype, bool with_gradient) {
+    SCOPED_TRACE(std::to_string(loss_case.tokens) + " x " + std::to_string(loss_case.vocabulary) + " " +
+                 std::string(dtype_name(dtype)) + (with_gradient ? " with gradient" : ""));
+    const Extents extents = {loss_case.tokens, loss_case.vocabulary};
+    const auto logits = tensors().normal(dtype, extents, loss_case.placement, 3.0);
+    std::vector<int64_t> ids = random_ids(loss_case.tokens, loss_case.vocabulary);
+    for (size_t i = 1; i + 1 < ids.size(); i += 7) ids[i] = -100;
+    const auto labels = tensors().integers(ids);
+    const auto weights = tensors().normal(DType::float32, {loss_case.tokens}, {}, 0.3, 1.0);
+    const auto loss = tensors().filled(DType::float64, {1}, 2.0);
+    CrossEntropy device{logits.device, labels.device, weights.device, with_gradient, 0.125, loss.device};
+    CrossEntropy exact{logits.exact, labels.exact, weights.exact, with_gradient, 0.125, loss.exact};
+    if (loss_case.tokens == 7) {  // a row without weight does not count
+      weights.exact.as<double>()[3] = 0.0;
+      backend().fill(stream(), {weights.device.slice(0, 3, 4), 0.0});
+    }
+    if (loss_case.tokens == 5) {
+      device.weights = {};
+      exact.weights = {};
+    }
+    backend().cross_entropy(stream(), device);
+    reference::cross_entropy(exact);
+    EXPECT_LE(tensors().error(loss), 2e-6);
+    // The label's element is most of a row's gradient: few elements, however long the row.
+    EXPECT_LE(tensors().error(logits), !with_gradient ? 0.0 : dtype == DType::bfloat16 ? bfloat_bound(1) : 5e-6);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Gpu, CudaLoss, testing::Values(DType::float32, DType::bfloat16),
@@ -110,47 +143,22 @@ TEST_P(CudaLoss, EmbeddingBackwardLeavesOutWrongIds) {
   }
 }
 
-struct LossCase {
-  int64_t tokens;
-  int64_t vocabulary;
-  Placement placement;
-};
-
 TEST_P(CudaLoss, CrossEntropy) {
-  // Rows in one, two, four and more blocks of a cluster; rows that are not vectors; rows too long for a cluster.
-  const std::vector<LossCase> cases = {{1, 1, {}},           {7, 8, {}},     {5, 1000, {}},     {6, 1000, {8, 8}},
-                                       {4, 32007, {}},       {3, 32000, {}}, {3, 70000, {}},    {4, 151936, {}},
-                                       {2, 151936, {16, 0}}, {300, 512, {}}, {2, 1000, {3, 1}}, {2, 900000, {}}};
+  // Rows in one, two, four and eight blocks of a cluster; rows that are not vectors; rows too long for a cluster.
+  const std::vector<LossCase> cases = {{1, 1, {}},          {7, 8, {}},     {5, 1000, {}},     {6, 1000, {8, 8}},
+                                       {4, 32007, {}},      {3, 32000, {}}, {3, 70000, {}},    {4, 151936, {}},
+                                       {2, 262144, {}},     {300, 512, {}}, {2, 1000, {3, 1}}, {2, 900000, {}},
+                                       {2, 151936, {16, 0}}};
   for (const LossCase& loss_case : cases) {
     for (const DType dtype : {compute(), DType::float32}) {
-      for (const bool with_gradient : {true, false}) {
-        SCOPED_TRACE(std::to_string(loss_case.tokens) + " x " + std::to_string(loss_case.vocabulary) + " " +
-                     std::string(dtype_name(dtype)) + (with_gradient ? " with gradient" : ""));
-        const Extents extents = {loss_case.tokens, loss_case.vocabulary};
-        const auto logits = tensors().normal(dtype, extents, loss_case.placement, 3.0);
-        std::vector<int64_t> ids = random_ids(loss_case.tokens, loss_case.vocabulary);
-        if (loss_case.tokens > 2) ids[1] = -100;
-        const auto labels = tensors().integers(ids);
-        const auto weights = tensors().normal(DType::float32, {loss_case.tokens}, {}, 0.3, 1.0);
-        const auto loss = tensors().filled(DType::float64, {1}, 2.0);
-        CrossEntropy device{logits.device, labels.device, weights.device, with_gradient, 0.125, loss.device};
-        CrossEntropy exact{logits.exact, labels.exact, weights.exact, with_gradient, 0.125, loss.exact};
-        if (loss_case.tokens == 7) {  // a row without weight does not count
-          weights.exact.as<double>()[3] = 0.0;
-          backend().fill(stream(), {weights.device.slice(0, 3, 4), 0.0});
-        }
-        if (loss_case.tokens == 5) {
-          device.weights = {};
-          exact.weights = {};
-        }
-        backend().cross_entropy(stream(), device);
-        reference::cross_entropy(exact);
-        EXPECT_LE(tensors().error(loss), 2e-6);
-        // The label's element is most of a row's gradient: few elements, however long the row.
-        EXPECT_LE(tensors().error(logits), !with_gradient ? 0.0 : dtype == DType::bfloat16 ? bfloat_bound(1) : 5e-6);
-      }
+      for (const bool with_gradient : {true, false}) compare_cross_entropy(loss_case, dtype, with_gradient);
     }
   }
+}
+
+TEST_P(CudaLoss, CrossEntropyOverManyRows) {
+  // Several for each cluster, so that every ring goes around.
+  compare_cross_entropy({400, 41000, {}}, compute(), true);
 }
 
 TEST_P(CudaLoss, CrossEntropyOfExtremeLogits) {
