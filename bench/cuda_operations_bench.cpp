@@ -1,23 +1,29 @@
 // Speed of the CUDA backend's operations, each beside its limit in the same run.
 //
-//   cuda_operations_bench [memory] [gemm]        (both without arguments; about a minute)
+//   cuda_operations_bench [memory] [norms] [heads] [activation] [loss] [elementwise] [gemm]
+//
+// Without arguments everything, in about a minute; "memory" is all but gemm.
 //
 // Operations that move memory: the bytes they must read and write (every input once, every output once), per second,
 // against a device-to-device copy. Matrix products: TFLOP/s against cuBLASLt called directly, with its first choice of
-// algorithm and with the fastest of eight. Times are the median of several runs of many calls in a row, from the host,
-// with the one wait at the end; inputs are random and several times larger than the cache.
+// algorithm and with the fastest of eight (which one that is, and the first one's workspace, are told). Times are the
+// median of several runs of many calls in a row, from the host, with the one wait at the end; inputs are random and
+// several times larger than the cache.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
@@ -360,14 +366,16 @@ struct GemmShape {
   float beta;
 };
 
-struct RawSeconds {
-  double first_choice = 0.0;
+struct RawProduct {
+  double first_choice = 0.0;  // seconds
   double fastest = 0.0;
+  int fastest_choice = 0;
+  double workspace_bytes = 0.0;  // of the first choice
 };
 
 // The same product by cuBLASLt itself, on memory of the backend's arena.
-RawSeconds raw_gemm_seconds(const GemmShape& shape, const Tensor& a, const Tensor& b, const Tensor& c,
-                            const Tensor& workspace) {
+RawProduct raw_gemm(const GemmShape& shape, const Tensor& a, const Tensor& b, const Tensor& c,
+                    const Tensor& workspace) {
   cublasLtHandle_t handle = nullptr;
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t layouts[3] = {};
@@ -395,7 +403,8 @@ RawSeconds raw_gemm_seconds(const GemmShape& shape, const Tensor& a, const Tenso
   int found = 0;
   require_success(cublasLtMatmulAlgoGetHeuristic(handle, product, layouts[0], layouts[1], layouts[2], layouts[2],
                                                  preference, 8, choices, &found));
-  RawSeconds seconds;
+  RawProduct raw;
+  raw.workspace_bytes = static_cast<double>(choices[0].workspaceSize);
   const float alpha = 1.0f;
   for (int choice = 0; choice < found; ++choice) {
     const double measured = measure(
@@ -405,15 +414,18 @@ RawSeconds raw_gemm_seconds(const GemmShape& shape, const Tensor& a, const Tenso
                                          static_cast<size_t>(workspace_bytes), stream));
         },
         [&] { require_success(cudaStreamSynchronize(stream)); });
-    if (choice == 0) seconds.first_choice = measured;
-    seconds.fastest = choice == 0 ? measured : std::min(seconds.fastest, measured);
+    if (choice == 0) raw.first_choice = measured;
+    if (choice == 0 || measured < raw.fastest) {
+      raw.fastest = measured;
+      raw.fastest_choice = choice;
+    }
   }
   cublasLtMatmulPreferenceDestroy(preference);
   for (const cublasLtMatrixLayout_t layout : layouts) cublasLtMatrixLayoutDestroy(layout);
   cublasLtMatmulDescDestroy(product);
   cudaStreamDestroy(stream);
   cublasLtDestroy(handle);
-  return seconds;
+  return raw;
 }
 
 void bench_gemm(Bench& bench) {
@@ -428,8 +440,8 @@ void bench_gemm(Bench& bench) {
       {"logits, 2048 x 151936 x 2560", 2048, 151936, 2560, false, true, kType, 0.0f},
       {"small, 8192 x 1024 x 1024", 8192, 1024, 1024, false, true, kType, 0.0f}};
   // "host": the time that enqueueing one product takes here, which short products wait for.
-  std::printf("%-40s %9s %9s %9s %7s %7s %8s\n", "product (m x n x k)", "TFLOP/s", "raw", "best of 8", "raw %",
-              "best %", "host us");
+  std::printf("%-40s %9s %9s %9s %7s %7s %8s %5s %9s\n", "product (m x n x k)", "TFLOP/s", "raw", "best of 8", "raw %",
+              "best %", "host us", "best", "workspace");
   for (const GemmShape& shape : shapes) {
     const Tensor a = bench.random(kType, shape.transpose_a ? Extents{shape.k, shape.m} : Extents{shape.m, shape.k});
     const Tensor b = bench.random(kType, shape.transpose_b ? Extents{shape.n, shape.k} : Extents{shape.k, shape.n});
@@ -440,7 +452,7 @@ void bench_gemm(Bench& bench) {
     const auto product = [&] { bench.backend().gemm(bench.stream(), arguments); };
     // Before and behind the library's own runs, so that neither side has the cooler device to itself.
     const double before = bench.seconds_of(product);
-    const RawSeconds raw = raw_gemm_seconds(shape, a, b, c, workspace);
+    const RawProduct raw = raw_gemm(shape, a, b, c, workspace);
     const double own = std::min(before, bench.seconds_of(product));
     constexpr int kEnqueued = 50;
     const auto begin = std::chrono::steady_clock::now();
@@ -449,8 +461,9 @@ void bench_gemm(Bench& bench) {
     bench.finish();
     const double work =
         2e-12 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
-    std::printf("%-40s %9.1f %9.1f %9.1f %7.1f %7.1f %8.1f\n", shape.name, work / own, work / raw.first_choice,
-                work / raw.fastest, 100.0 * raw.first_choice / own, 100.0 * raw.fastest / own, 1e6 * host);
+    std::printf("%-40s %9.1f %9.1f %9.1f %7.1f %7.1f %8.1f %5d %9.0f\n", shape.name, work / own,
+                work / raw.first_choice, work / raw.fastest, 100.0 * raw.first_choice / own, 100.0 * raw.fastest / own,
+                1e6 * host, raw.fastest_choice, raw.workspace_bytes);
     std::fflush(stdout);
     bench.clear();
   }
@@ -463,23 +476,37 @@ int run_cuda_operations_bench(std::span<char* const> arguments) {
     std::printf("no NVIDIA GPU here: %s\n", cuda_absence_reason().c_str());
     return 1;
   }
-  const auto wants = [&](const char* part) {
-    return arguments.empty() || std::any_of(arguments.begin(), arguments.end(),
-                                            [&](const char* name) { return std::strcmp(name, part) == 0; });
+  using MemoryPart = std::pair<std::string_view, void (*)(Bench&, MemoryTable&)>;
+  constexpr MemoryPart kMemoryParts[] = {{"norms", bench_norms},
+                                         {"heads", bench_heads},
+                                         {"activation", bench_activation},
+                                         {"loss", bench_embedding_and_loss},
+                                         {"elementwise", bench_elementwise}};
+  const auto wants = [&](std::string_view part) {
+    return arguments.empty() ||
+           std::any_of(arguments.begin(), arguments.end(), [&](const char* argument) { return part == argument; });
   };
+  for (const std::string_view argument : arguments) {
+    const bool is_part = argument == "memory" || argument == "gemm" ||
+                         std::any_of(std::begin(kMemoryParts), std::end(kMemoryParts),
+                                     [&](const MemoryPart& part) { return part.first == argument; });
+    if (!is_part) {
+      std::printf("no part \"%s\": memory, norms, heads, activation, loss, elementwise, gemm\n",
+                  std::string(argument).c_str());
+      return 2;
+    }
+  }
   const CudaDeviceInfo info = cuda_device_info(0);
   std::printf("%s, %d multiprocessors\n", info.name.c_str(), info.multiprocessors);
   CudaBackendOptions options;
   options.memory_limit_bytes = std::min(int64_t{24} << 30, info.memory_bytes / 2);
   const auto backend = make_cuda_backend(options);
   Bench bench(*backend);
-  if (wants("memory")) {
-    MemoryTable table(bench);
-    bench_norms(bench, table);
-    bench_heads(bench, table);
-    bench_activation(bench, table);
-    bench_embedding_and_loss(bench, table);
-    bench_elementwise(bench, table);
+  std::optional<MemoryTable> table;
+  for (const auto& [name, run] : kMemoryParts) {
+    if (!wants("memory") && !wants(name)) continue;
+    if (!table) table.emplace(bench);
+    run(bench, *table);
   }
   if (wants("gemm")) bench_gemm(bench);
   bench.clear();

@@ -1,7 +1,7 @@
 // One program for machines with a GPU and nothing else: ithaca itself, all GPU tests and the kernels' benchmarks.
 //
 //   ithaca_gpu [--gtest_...]                                  the tests
-//   ithaca_gpu bench-operations [memory] [gemm]               operations beside their limits
+//   ithaca_gpu bench-operations [memory] [gemm] [loss] ...    operations beside their limits
 //   ithaca_gpu bench-attention [dense] [documents] [ring]     the attention kernels beside cuDNN
 //   ithaca_gpu COMMAND ...                                    as ithaca COMMAND ...
 #include <gtest/gtest.h>

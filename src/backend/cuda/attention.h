@@ -18,19 +18,13 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string_view>
 
+#include "backend/cuda/cuda_memory.h"
 #include "backend/operations.h"
 #include "tensor/tensor.h"
 
 namespace ithaca::cuda {
-
-// `bytes` bytes of device memory for work on `stream`, aligned to 256 bytes, content undefined. The memory goes back,
-// in the order of `stream`, when the last copy of the pointer is destroyed. `name` is a string literal.
-using WorkspaceProvider =
-    std::function<std::shared_ptr<void>(std::string_view name, int64_t bytes, cudaStream_t stream)>;
 
 class CudaAttention {
  public:

@@ -275,11 +275,7 @@ class CudaBackend final : public Backend, public DeviceMovement {
   // ---- operations ----
   void gemm(Stream& stream, const Gemm& arguments) override {
     check(arguments, options_.compute_dtype);
-    Buffer workspace;
-    if (!cuda::CudaGemm::needs_no_workspace(arguments)) {
-      workspace = bytes("gemm.workspace", cuda::kGemmWorkspaceBytes, stream);
-    }
-    run_here(stream, [&](cudaStream_t handle) { gemm_.run(arguments, workspace.tensor().data, handle); });
+    run_here(stream, [&](cudaStream_t handle) { gemm_.run(arguments, handle); });
   }
 
   std::unique_ptr<AttentionState> begin_attention(Stream& stream, const AttentionShape& shape,
@@ -591,7 +587,7 @@ class CudaBackend final : public Backend, public DeviceMovement {
   Arena device_arena_;
   std::optional<Arena> host_arena_;
   cuda::StagingRing staging_;
-  cuda::CudaGemm gemm_;
+  cuda::CudaGemm gemm_{workspace_provider()};
   std::unique_ptr<cuda::CudaAttention> attention_;
 };
 

@@ -1,16 +1,24 @@
-// Owners of memory that CUDA allocates, and the page-locked ring that host copies pass through. Internal to
-// backend/cuda.
+// Owners of memory that CUDA allocates, the page-locked ring that host copies pass through, and where workspace comes
+// from. Internal to backend/cuda: includes CUDA headers.
 #pragma once
+
+#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "backend/stream.h"
 
 namespace ithaca::cuda {
+
+// `bytes` bytes of device memory for work on `stream`, aligned to 256 bytes, content undefined. The memory goes back,
+// in the order of `stream`, when the last copy of the pointer is destroyed. `name` is a string literal.
+using WorkspaceProvider =
+    std::function<std::shared_ptr<void>(std::string_view name, int64_t bytes, cudaStream_t stream)>;
 
 // Memory of the current device; nullptr for 0 bytes. Frees itself on the device it came from.
 class DeviceMemory {

@@ -17,6 +17,9 @@
 namespace ithaca::cuda {
 namespace {
 
+// What a product may use beside its arguments; how much it does is the library's choice.
+constexpr int64_t kMostWorkspaceBytes = int64_t{32} << 20;
+
 void check_cublas(cublasStatus_t status, const char* call, int line) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw CudaError(fmt::format("CUDA: {} failed with {}, at src/backend/cuda/gemm.cpp:{}", call,
@@ -94,6 +97,7 @@ struct Product {
   Owned<cublasLtMatmulDesc_t> description;
   Owned<cublasLtMatrixLayout_t> b, a, c;
   cublasLtMatmulAlgo_t algorithm{};
+  int64_t workspace_bytes = 0;
   bool is_refused = false;
 };
 
@@ -101,13 +105,13 @@ struct Product {
 
 class CudaGemm::Implementation {
  public:
-  Implementation() {
+  explicit Implementation(WorkspaceProvider workspace) : workspace_(std::move(workspace)) {
     cublasLtHandle_t handle = nullptr;
     ITHACA_CUBLAS_CHECK(cublasLtCreate(&handle));
     handle_.reset(handle);
   }
 
-  void run(const Gemm& arguments, void* workspace, cudaStream_t stream) {
+  void run(const Gemm& arguments, cudaStream_t stream) {
     const auto& [a, b, c, transpose_a, transpose_b, alpha, beta, bias] = arguments;
     if (c.element_count() == 0) return;
     if (a.element_count() == 0) {  // nothing is added: k is 0
@@ -125,7 +129,7 @@ class CudaGemm::Implementation {
       }
       Gemm without_bias = arguments;
       without_bias.bias = {};
-      run(without_bias, workspace, stream);
+      run(without_bias, stream);
       add_bias(bias, c, stream);
       return;
     }
@@ -133,10 +137,12 @@ class CudaGemm::Implementation {
       const void* const data = bias.data;
       set(product.description.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, data);
     }
+    std::shared_ptr<void> workspace;
+    if (product.workspace_bytes > 0) workspace = workspace_("gemm.workspace", product.workspace_bytes, stream);
     ITHACA_CUBLAS_CHECK(cublasLtMatmul(handle_.get(), product.description.get(), &alpha, b.data, product.b.get(),
                                        a.data, product.a.get(), &beta, c.data, product.c.get(), c.data, product.c.get(),
-                                       &product.algorithm, workspace, static_cast<size_t>(kGemmWorkspaceBytes),
-                                       stream));
+                                       &product.algorithm, workspace.get(),
+                                       static_cast<size_t>(product.workspace_bytes), stream));
     if (!bias.is_absent() && !fused_bias) add_bias(bias, c, stream);
   }
 
@@ -182,7 +188,7 @@ class CudaGemm::Implementation {
     cublasLtMatmulPreference_t preference = nullptr;
     ITHACA_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
     const Owned<cublasLtMatmulPreference_t> owned(preference);
-    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
+    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kMostWorkspaceBytes));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(arguments.b.data));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(arguments.a.data));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(arguments.c.data));
@@ -199,22 +205,21 @@ class CudaGemm::Implementation {
     }
     check_cublas(status, "cublasLtMatmulAlgoGetHeuristic", __LINE__);
     product.algorithm = result.algo;
+    product.workspace_bytes = static_cast<int64_t>(result.workspaceSize);
     return product;
   }
 
+  WorkspaceProvider workspace_;
   Owned<cublasLtHandle_t> handle_;
   std::unordered_map<Key, Product, KeyHash> products_;
 };
 
-CudaGemm::CudaGemm() : implementation_(std::make_unique<Implementation>()) {}
+CudaGemm::CudaGemm(WorkspaceProvider workspace)
+    : implementation_(std::make_unique<Implementation>(std::move(workspace))) {}
 CudaGemm::~CudaGemm() = default;
 
-bool CudaGemm::needs_no_workspace(const Gemm& arguments) {
-  return arguments.c.element_count() == 0 || arguments.a.element_count() == 0;
-}
-
-void CudaGemm::run(const Gemm& arguments, void* workspace, cudaStream_t stream) {
-  implementation_->run(arguments, workspace, stream);
+void CudaGemm::run(const Gemm& arguments, cudaStream_t stream) {
+  implementation_->run(arguments, stream);
 }
 
 int64_t CudaGemm::refused_shapes() const {

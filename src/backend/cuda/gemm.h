@@ -1,5 +1,8 @@
-// Matrix products of the CUDA backend: cuBLASLt, with the choice of algorithm remembered for each shape. Internal to
-// backend/cuda: includes CUDA headers.
+// Matrix products of the CUDA backend: cuBLASLt, with everything about a call but its pointers remembered for each
+// shape. Internal to backend/cuda: includes CUDA headers.
+//
+// Most products need no workspace, and then a call only enqueues one kernel. That matters where a product is short:
+// workspace that is given back leaves an event behind the kernel, and the next kernel starts microseconds later.
 //
 // Thread-safety: one rank's thread. Requires the rank's device to be current.
 #pragma once
@@ -9,25 +12,20 @@
 #include <cstdint>
 #include <memory>
 
+#include "backend/cuda/cuda_memory.h"
 #include "backend/operations.h"
 
 namespace ithaca::cuda {
 
-// What every product may use beside its arguments; whether it does is the library's choice.
-inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
-
 class CudaGemm {
  public:
-  CudaGemm();
+  explicit CudaGemm(WorkspaceProvider workspace);
   ~CudaGemm();
   CudaGemm(const CudaGemm&) = delete;
   CudaGemm& operator=(const CudaGemm&) = delete;
 
-  // True when run() will not touch its workspace: an empty product.
-  static bool needs_no_workspace(const Gemm& arguments);
-  // Arguments are checked (backend/check.h). `workspace`: kGemmWorkspaceBytes, aligned to 256 bytes, of this call alone
-  // until it has run.
-  void run(const Gemm& arguments, void* workspace, cudaStream_t stream);
+  // Arguments are checked (backend/check.h).
+  void run(const Gemm& arguments, cudaStream_t stream);
 
   // Shapes that cuBLASLt refused, which an own kernel computes instead.
   int64_t refused_shapes() const;
