@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <span>
 #include <string>
@@ -67,6 +68,7 @@ inline void run_test_ranks(int size, const std::function<void(TestRank&)>& body,
   ThreadRankOptions options;
   options.timeout_seconds = timeout_seconds;
   if (kForm == Form::nccl) options.transport = Transport::nccl;
+  std::latch connected(size);
   run_thread_ranks(size, options, [&](ThreadRank& thread_rank) {
     CpuBackendOptions backend_options;
     backend_options.memory_limit_bytes = 1 << 20;
@@ -75,6 +77,7 @@ inline void run_test_ranks(int size, const std::function<void(TestRank&)>& body,
     const auto backend = make_cpu_backend(backend_options);
     HostDeviceMovement movement(*backend);
     const auto world = kForm == Form::host ? thread_rank.connect(*backend) : thread_rank.connect(*backend, movement);
+    connected.arrive_and_wait();  // so that no body ends before another has begun
     TestRank self{thread_rank.rank(), thread_rank.size(), *backend, *world, kept};
     body(self);
   });

@@ -28,14 +28,25 @@ class Exchange {
   void issue(DeviceIssuer& issuer) {
     const WithdrawAtEnd end(appointments_.front().ticket.get(), appointments_.back().ticket.get());
     turn_->wait();
-    for (const Appointment& each : appointments_) each.ticket->open();
-    for (const Appointment& each : appointments_) static_cast<void>(each.ticket->read(each.partners));
+    come_to(kHasCome);
+    come_to(kWillIssue);
     for (const ExchangeStep& step : steps_) run(step, issuer);
     for (const Appointment& each : appointments_) each.ticket->close();
     turn_->end();
   }
 
  private:
+  // A partner that has come may still be waiting for one of its own, and never issue anything: this rank's device must
+  // not begin to wait for it. So a rank says a second time that it will, when all of its partners have come.
+  static constexpr int kHasCome = 0;
+  static constexpr int kWillIssue = 1;
+
+  // Says so, and waits until all partners have.
+  void come_to(int phase) {
+    for (const Appointment& each : appointments_) each.ticket->open(phase);
+    for (const Appointment& each : appointments_) static_cast<void>(each.ticket->read(each.partners, phase));
+  }
+
   void run(const ExchangeStep& step, DeviceIssuer& issuer) {
     for (const auto& [from, to] : step.before) issuer.copy_elements(from, to);
     if (!step.sends.empty() || !step.receives.empty()) exchange(step, issuer);
