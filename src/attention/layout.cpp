@@ -41,7 +41,9 @@ Shard::Shard(const std::vector<Segment>& segments) {
 }
 
 int64_t Shard::position(int64_t local) const {
-  require(0 <= local && local < size_, fmt::format("local index {} is outside of a shard of {} tokens", local, size_));
+  if (local < 0 || local >= size_) {
+    throw ContractError(fmt::format("local index {} is outside of a shard of {} tokens", local, size_));
+  }
   for (const Segment& segment : segments_) {
     if (local < segment.count) return segment.begin + local * segment.stride;
     local -= segment.count;

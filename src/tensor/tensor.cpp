@@ -24,12 +24,12 @@ int64_t Extents::product() const {
   bool fits = true;
   bool is_empty = false;
   for (const int64_t value : *this) {
-    require(value >= 0, "negative extent in " + to_string());
+    if (value < 0) throw ContractError("negative extent in " + to_string());
     is_empty = is_empty || value == 0;
     fits = !__builtin_mul_overflow(result, value, &result) && fits;
   }
   if (is_empty) return 0;  // whatever the other extents are
-  require(fits, "element count of " + to_string() + " exceeds int64");
+  if (!fits) throw ContractError("element count of " + to_string() + " exceeds int64");
   return result;
 }
 
@@ -60,8 +60,10 @@ bool Tensor::is_contiguous() const {
 }
 
 Tensor Tensor::slice(int dimension, int64_t begin, int64_t end) const {
-  require(0 <= begin && begin <= end && end <= extent(dimension),
-          fmt::format("slice [{}, {}) of dimension {} is outside of {}", begin, end, dimension, describe()));
+  if (begin < 0 || begin > end || end > extent(dimension)) {
+    throw ContractError(
+        fmt::format("slice [{}, {}) of dimension {} is outside of {}", begin, end, dimension, describe()));
+  }
   Tensor view = *this;
   view.extents[dimension] = end - begin;
   if (data != nullptr) view.data = static_cast<std::byte*>(data) + begin * stride(dimension) * element_size(dtype);
@@ -93,16 +95,19 @@ Tensor Tensor::transpose(int first, int second) const {
 }
 
 Tensor Tensor::reshape(const Extents& new_extents) const {
-  require(is_contiguous(), "reshape of a view that is not contiguous: " + describe());
-  require(new_extents.product() == element_count(), "reshape of " + describe() + " to " + new_extents.to_string());
+  if (!is_contiguous()) throw ContractError("reshape of a view that is not contiguous: " + describe());
+  if (new_extents.product() != element_count()) {
+    throw ContractError("reshape of " + describe() + " to " + new_extents.to_string());
+  }
   return contiguous(data, dtype, new_extents);
 }
 
 Tensor Tensor::split(int dimension, int64_t outer, int64_t inner) const {
   int64_t product = 0;
-  require(outer >= 0 && inner >= 0 && !__builtin_mul_overflow(outer, inner, &product) && product == extent(dimension),
-          fmt::format("split of dimension {} of {} into {} x {}", dimension, describe(), outer, inner));
-  require(rank() < Extents::kMaxRank, "split would exceed the largest rank: " + describe());
+  if (outer < 0 || inner < 0 || __builtin_mul_overflow(outer, inner, &product) || product != extent(dimension)) {
+    throw ContractError(fmt::format("split of dimension {} of {} into {} x {}", dimension, describe(), outer, inner));
+  }
+  if (rank() >= Extents::kMaxRank) throw ContractError("split would exceed the largest rank: " + describe());
   std::array<int64_t, Extents::kMaxRank> new_extents{};
   std::array<int64_t, Extents::kMaxRank> new_strides{};
   size_t count = 0;
@@ -124,10 +129,12 @@ Tensor Tensor::split(int dimension, int64_t outer, int64_t inner) const {
 }
 
 Tensor Tensor::join(int dimension) const {
-  require(dimension + 1 < rank(), "join needs a following dimension: " + describe());
-  require(extent(dimension) <= 1 || extent(dimension + 1) <= 1 ||
-              stride(dimension) == stride(dimension + 1) * extent(dimension + 1),
-          fmt::format("dimensions {} and {} of {} are not laid out as one", dimension, dimension + 1, describe()));
+  if (dimension + 1 >= rank()) throw ContractError("join needs a following dimension: " + describe());
+  if (extent(dimension) > 1 && extent(dimension + 1) > 1 &&
+      stride(dimension) != stride(dimension + 1) * extent(dimension + 1)) {
+    throw ContractError(
+        fmt::format("dimensions {} and {} of {} are not laid out as one", dimension, dimension + 1, describe()));
+  }
   // Steps of the joined dimension go along the inner one, unless that has a single index.
   const int64_t joined_stride = stride(extent(dimension + 1) == 1 ? dimension : dimension + 1);
   Tensor view{data, dtype, {}, {}};
