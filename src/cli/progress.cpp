@@ -145,6 +145,11 @@ std::vector<std::string> plan_lines(const Recipe& recipe, const RunPlan& plan) {
     }
   }
   lines.push_back(titled("ranks", fmt::format("{}, {}", mesh_text(plan.mesh), backend_text(plan.backend))));
+  if (!plan.backend.transport_reason.empty()) {
+    lines.push_back(titled("", "transport: auto chose " + plan.backend.transport_reason));
+  } else if (plan.backend.transport == Transport::nccl) {
+    lines.push_back(titled("", "transport: nccl"));
+  }
   std::string attention = "each sequence stays whole on one rank";
   if (plan.mesh.cp() > 1) {
     attention = fmt::format("{} over {}, {} layout", schedule_name(plan.schedule), plural(plan.mesh.cp(), "rank"),

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "backend/cpu/address_space.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
@@ -47,6 +49,65 @@ BackendChoice choose_backend(const std::string& backend, const std::string& comp
         fmt::format("model.compute_dtype: '{}' is not one of auto, float32, bfloat16", compute_dtype));
   }
   return choice;
+}
+
+void choose_transport(BackendChoice& choice, const char* option, const std::string& transport,
+                      const TransportFacts& facts) {
+  const auto refuse = [&](const std::string& why) {
+    throw ConfigurationError(fmt::format("{} {}: {}", option, transport, why));
+  };
+  const bool has_nccl = facts.nccl_absence.empty();
+  const bool shares_devices = facts.ranks > facts.devices;
+  const bool spans_devices = facts.backend == BackendKind::cuda && facts.ranks > 1 && facts.devices > 1;
+  choice.transport_reason.clear();
+  if (transport == "peer") {
+    choice.transport = Transport::peer;
+    if (!spans_devices || facts.are_peers) return;
+    refuse(fmt::format("these GPUs cannot read each other's memory; {}",
+                       shares_devices ? fmt::format("with at most {} ranks, nccl moves it", facts.devices)
+                       : has_nccl     ? "nccl moves it"
+                                      : facts.nccl_absence));
+  }
+  if (transport == "nccl") {
+    choice.transport = Transport::nccl;
+    if (facts.backend == BackendKind::cpu) {
+      refuse("NCCL moves the memory of GPUs, and the CPU backend's ranks read each other's; auto and peer work");
+    }
+    if (shares_devices) {
+      refuse(fmt::format("NCCL takes one rank per GPU, but {} ranks are to share {} GPU{}; auto works, or fewer ranks",
+                         facts.ranks, facts.devices, facts.devices == 1 ? "" : "s"));
+    }
+    if (!has_nccl) refuse(facts.nccl_absence + (facts.are_peers ? "; auto and peer work without it" : ""));
+    return;
+  }
+  if (transport != "auto") {
+    throw ConfigurationError(fmt::format("{}: '{}' is not one of auto, peer, nccl", option, transport));
+  }
+  choice.transport = Transport::peer;
+  if (!spans_devices) return;
+  if (facts.are_peers) {
+    choice.transport_reason = "peer: the GPUs read each other's memory";
+    return;
+  }
+  if (shares_devices || !has_nccl) {
+    refuse(fmt::format(
+        "these GPUs cannot read each other's memory, and NCCL {}; CUDA_VISIBLE_DEVICES=0 lets all ranks share one GPU",
+        shares_devices ? fmt::format("takes one rank per GPU: at most {}, not {}", facts.devices, facts.ranks)
+                       : "is not there: " + facts.nccl_absence));
+  }
+  choice.transport = Transport::nccl;
+  choice.transport_reason = "nccl: the GPUs cannot read each other's memory";
+}
+
+void settle_transport(BackendChoice& choice, const char* option, const std::string& transport, int ranks) {
+  TransportFacts facts;
+  facts.backend = choice.kind;
+  facts.ranks = ranks;
+  facts.devices = choice.devices;
+  facts.are_peers = choice.kind == BackendKind::cuda && cuda_devices_are_peers(std::min(ranks, choice.devices));
+  // Loaded only where it is asked for, or where nothing else works.
+  if (transport == "nccl" || !facts.are_peers) facts.nccl_absence = cuda_nccl_absence_reason();
+  choose_transport(choice, option, transport, facts);
 }
 
 DevicePlace device_of_rank(int rank, int ranks, int devices) {

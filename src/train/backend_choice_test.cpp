@@ -11,6 +11,7 @@
 namespace ithaca {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string complaint(const std::string& backend, const std::string& compute_dtype) {
@@ -47,6 +48,60 @@ TEST(BackendChoice, AutoTakesGpusWhereThereAreAny) {
     EXPECT_EQ(choice.compute_dtype, DType::float32);
     EXPECT_THAT(complaint("cuda", "auto"), HasSubstr("no GPU can be used"));
   }
+}
+
+// ---- transports ----
+
+TransportFacts gpu_facts(int ranks, int devices, bool are_peers, const std::string& nccl_absence = "") {
+  return {BackendKind::cuda, ranks, devices, are_peers, nccl_absence};
+}
+
+// The transport with its reason, or what the choice ended with.
+std::string transport_of(const std::string& transport, const TransportFacts& facts) {
+  BackendChoice choice;
+  choice.transport_reason = "stale";
+  try {
+    choose_transport(choice, "parallel.transport", transport, facts);
+  } catch (const ConfigurationError& error) {
+    return error.what();
+  }
+  return std::string(transport_name(choice.transport)) + "; " + choice.transport_reason;
+}
+
+TEST(TransportChoice, AutoReadsPeersWhereTheGpusAllow) {
+  EXPECT_EQ(transport_of("auto", gpu_facts(2, 2, true, "none")), "peer; peer: the GPUs read each other's memory");
+  EXPECT_EQ(transport_of("auto", gpu_facts(8, 2, true)), "peer; peer: the GPUs read each other's memory");
+  EXPECT_EQ(transport_of("auto", gpu_facts(2, 2, false)), "nccl; nccl: the GPUs cannot read each other's memory");
+  // Nothing leaves the GPU.
+  EXPECT_EQ(transport_of("auto", gpu_facts(1, 4, false)), "peer; ");
+  EXPECT_EQ(transport_of("auto", gpu_facts(4, 1, false)), "peer; ");
+  EXPECT_EQ(transport_of("auto", TransportFacts{}), "peer; ");
+}
+
+TEST(TransportChoice, AutoSaysWhatIsMissing) {
+  EXPECT_THAT(
+      transport_of("auto", gpu_facts(2, 2, false, "no libnccl")),
+      AllOf(HasSubstr("parallel.transport auto"), HasSubstr("no libnccl"), HasSubstr("CUDA_VISIBLE_DEVICES=0")));
+  EXPECT_THAT(transport_of("auto", gpu_facts(4, 2, false)), HasSubstr("one rank per GPU: at most 2, not 4"));
+}
+
+TEST(TransportChoice, WhatIsAskedForIsTakenOrRefused) {
+  EXPECT_EQ(transport_of("nccl", gpu_facts(2, 2, true)), "nccl; ");
+  EXPECT_EQ(transport_of("nccl", gpu_facts(1, 1, true)), "nccl; ");
+  EXPECT_EQ(transport_of("peer", gpu_facts(2, 2, true)), "peer; ");
+  EXPECT_EQ(transport_of("peer", gpu_facts(4, 1, false)), "peer; ");
+  EXPECT_EQ(transport_of("peer", TransportFacts{}), "peer; ");
+  EXPECT_THAT(transport_of("peer", gpu_facts(2, 2, false)),
+              AllOf(HasSubstr("parallel.transport peer: these GPUs cannot read"), HasSubstr("nccl moves it")));
+  EXPECT_THAT(transport_of("peer", gpu_facts(3, 2, false)), HasSubstr("with at most 2 ranks, nccl moves it"));
+  EXPECT_THAT(
+      transport_of("nccl", TransportFacts{}),
+      AllOf(HasSubstr("parallel.transport nccl: NCCL moves the memory of GPUs"), HasSubstr("auto and peer work")));
+  EXPECT_THAT(transport_of("nccl", gpu_facts(4, 2, true)),
+              AllOf(HasSubstr("4 ranks are to share 2 GPUs"), HasSubstr("auto works")));
+  EXPECT_THAT(transport_of("nccl", gpu_facts(2, 2, true, "built without NCCL")),
+              AllOf(HasSubstr("built without NCCL"), HasSubstr("auto and peer work without it")));
+  EXPECT_THAT(transport_of("mpi", gpu_facts(2, 2, true)), HasSubstr("'mpi' is not one of auto, peer, nccl"));
 }
 
 TEST(BackendChoice, RanksAreDealtContiguouslyAndEvenlyToDevices) {

@@ -47,6 +47,10 @@ std::string plan_json(const RunPlan& plan) {
   backend["compute_dtype"] = dtype_name(plan.backend.compute_dtype);
   backend["devices"] = plan.backend.devices;
   backend["device_name"] = plan.backend.device_name;
+  if (plan.backend.kind == BackendKind::cuda) {
+    backend["transport"] = transport_name(plan.backend.transport);
+    backend["transport_reason"] = plan.backend.transport_reason;
+  }
   json["ranks"] = plan.mesh.ranks();
   for (const auto& [name, size] : mesh_parts(plan.mesh)) json["mesh"][name] = size;
   json["zero"]["stage"] = static_cast<int>(plan.zero);

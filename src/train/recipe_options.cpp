@@ -160,6 +160,10 @@ void add_parallel(OptionTable<Recipe>& table) {
            .choices = {"0", "1"},
            .later_choices = {{"2", "The nearest is 1: gradients and weights in the compute dtype stay whole."},
                              {"3", "The nearest is 1: gradients and weights in the compute dtype stay whole."}}})
+      .option("transport", &ParallelSection::transport,
+              {.help = "How bytes move between GPUs. peer: a rank reads the others' memory. nccl: NCCL sends them, for "
+                       "one rank per GPU. auto: peer where all GPUs allow it, nccl where they do not, and says why.",
+               .choices = {"auto", "peer", "nccl"}})
       .option("comm_timeout_seconds", &ParallelSection::comm_timeout_seconds,
               {.help = "A rank that waits longer than this for another ends the run.",
                .unit = "seconds",

@@ -317,6 +317,7 @@ RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::a
                             decisions, stop,      settled_trace, trace_file.get()};
   ThreadRankOptions ranks;
   ranks.timeout_seconds = recipe.parallel.comm_timeout_seconds;
+  ranks.transport = decisions.rank.backend.transport;
   run_thread_ranks(decisions.rank.mesh.ranks(), ranks,
                    [&](ThreadRank& thread) { RankRun(thread, shared, observer, result).run(); });
   return result;

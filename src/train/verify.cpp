@@ -123,8 +123,10 @@ class Verification {
     steps_ = std::min(options.steps, decisions_.steps);
   }
 
-  // Throws ConfigurationError when the model's heads do not fit the mesh, so that nothing runs first.
+  // Throws ConfigurationError when the model's heads or the transport do not fit the mesh, so that nothing runs first.
   void check(const VerifyMesh& mesh) const {
+    BackendChoice backend = decisions_.rank.backend;
+    settle_transport(backend, "parallel.transport", recipe_.parallel.transport, mesh.ulysses_size * mesh.ring_size);
     const int64_t query_heads = directory_.description().query_heads;
     if (mesh.ulysses_size <= query_heads) return;
     throw ConfigurationError(
@@ -141,6 +143,7 @@ class Verification {
     if (in_float32) rank_options.backend.compute_dtype = DType::float32;
     rank_options.mesh.ring = mesh.ring_size;
     rank_options.mesh.ulysses = mesh.ulysses_size;
+    settle_transport(rank_options.backend, "parallel.transport", recipe_.parallel.transport, rank_options.mesh.ranks());
     rank_options.schedule = mesh.schedule;
     rank_options.layout = mesh.layout;
     VerifyRow row;
@@ -151,6 +154,7 @@ class Verification {
     const ModelDescription& model = directory_.description();
     ThreadRankOptions ranks;
     ranks.timeout_seconds = recipe_.parallel.comm_timeout_seconds;
+    ranks.transport = rank_options.backend.transport;
     run_thread_ranks(rank_options.mesh.ranks(), ranks, [&](ThreadRank& thread) {
       TrainingRank rank(thread, model, rank_options);
       give_first_weights(recipe_, directory_, rank.parameters());
