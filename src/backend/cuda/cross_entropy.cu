@@ -367,7 +367,7 @@ __global__ void __launch_bounds__(kRingThreads, 1) cross_entropy_ring_kernel(con
     const int64_t label_here = label - begin * kWidth;
     bool has_label = false;
     float label_logit = 0.0f;
-    if (is_labelled && label_here >= 0 && label_here < static_cast<int64_t>(vectors) * kWidth) {
+    if (is_labelled && label_here >= 0 && label_here < vectors * kWidth) {
       const int vector = static_cast<int>(label_here) / kWidth;
       const int chunk = vector / kChunkVectors;
       has_label = chunk % kRingWarps == warp && vector % 32 == lane;
