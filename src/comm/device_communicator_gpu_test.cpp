@@ -1,9 +1,14 @@
-// The device form of the communicator over CUDA memory: several ranks share one GPU (or have one each, where there are
-// enough). What is tested is the order of streams: data is made late, buffers are overwritten at once.
+// The device forms of the communicator over CUDA memory: ranks that read each other's memory, of which several share
+// one GPU (or have one each, where there are enough), and ranks with a GPU each whose bytes NCCL moves. What is tested
+// is the order of streams: data is made late, buffers are overwritten at once.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cmath>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,12 +16,16 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "base/random.h"
 #include "comm/collective_call.h"
 #include "comm/communicator.h"
 #include "comm/thread_ranks.h"
 
 namespace ithaca {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 struct GpuRank {
   int rank = 0;
@@ -33,6 +42,9 @@ struct GpuRank {
     const int milliseconds = (rank * 7 + step * 3) % 5;
     backend.enqueue(stream, [milliseconds] { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); });
   }
+  void upload(const std::vector<float>& values, const Tensor& tensor, Stream& stream) const {
+    backend.copy_from_host(stream, std::as_bytes(std::span(values)), tensor);
+  }
   std::vector<float> download(const Tensor& tensor, Stream& stream) const {
     std::vector<float> values(static_cast<size_t>(tensor.element_count()));
     backend.copy_to_host(stream, tensor, std::as_writable_bytes(std::span(values)));
@@ -41,18 +53,40 @@ struct GpuRank {
   }
 };
 
-class GpuRanks : public testing::TestWithParam<std::tuple<int, bool>> {
+struct GpuCase {
+  Transport transport = Transport::peer;
+  int ranks = 1;
+  bool on_communication_stream = false;
+};
+
+std::vector<GpuCase> gpu_cases() {
+  std::vector<GpuCase> cases;
+  for (const bool communication : {false, true}) {
+    for (const int ranks : {1, 2, 3, 4, 8}) cases.push_back({Transport::peer, ranks, communication});
+    for (const int ranks : {1, 2, 4, 8}) cases.push_back({Transport::nccl, ranks, communication});
+  }
+  return cases;
+}
+
+class GpuRanks : public testing::TestWithParam<GpuCase> {
  protected:
   void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no NVIDIA GPU here: " << cuda_absence_reason();
+    const int devices = cuda_device_count();
+    if (devices == 0) GTEST_SKIP() << "no NVIDIA GPU here: " << cuda_absence_reason();
+    if (transport() == Transport::peer) return;
+    if (devices < size()) GTEST_SKIP() << "NCCL wants a GPU for each of " << size() << " ranks; here are " << devices;
+    const std::string absence = cuda_nccl_absence_reason();
+    if (!absence.empty()) GTEST_SKIP() << absence;
   }
-  static int size() { return std::get<0>(GetParam()); }
+  static Transport transport() { return GetParam().transport; }
+  static int size() { return GetParam().ranks; }
   static Stream& stream_of(const GpuRank& self) {
-    return std::get<1>(GetParam()) ? self.backend.communication_stream() : self.backend.compute_stream();
+    return GetParam().on_communication_stream ? self.backend.communication_stream() : self.backend.compute_stream();
   }
-  static void run(const std::function<void(const GpuRank&)>& body) {
+  static void run(const std::function<void(const GpuRank&)>& body, double timeout_seconds = 20.0) {
     ThreadRankOptions options;
-    options.timeout_seconds = 20.0;
+    options.timeout_seconds = timeout_seconds;
+    options.transport = transport();
     run_thread_ranks(size(), options, [&](ThreadRank& rank) {
       CudaBackendOptions backend_options;
       backend_options.device = rank.rank() % cuda_device_count();
@@ -62,13 +96,25 @@ class GpuRanks : public testing::TestWithParam<std::tuple<int, bool>> {
       body({rank.rank(), rank.size(), *backend, *world});
     });
   }
+  // How a run that must fail has ended, and that it did so soon.
+  static std::string ending(const std::function<void(const GpuRank&)>& body, double timeout_seconds = 20.0) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::string text;
+    try {
+      run(body, timeout_seconds);
+      ADD_FAILURE() << "the ranks should have failed";
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 15.0);
+    return text;
+  }
 };
 
-INSTANTIATE_TEST_SUITE_P(Gpu, GpuRanks, testing::Combine(testing::Values(1, 2, 3, 4, 8), testing::Bool()),
-                         [](const auto& instance) {
-                           return fmt::format("{}_{}", std::get<0>(instance.param),
-                                              std::get<1>(instance.param) ? "communication" : "compute");
-                         });
+INSTANTIATE_TEST_SUITE_P(Gpu, GpuRanks, testing::ValuesIn(gpu_cases()), [](const auto& instance) {
+  return fmt::format("{}_{}_{}", transport_name(instance.param.transport), instance.param.ranks,
+                     instance.param.on_communication_stream ? "communication" : "compute");
+});
 
 constexpr int64_t kCount = 100003;
 
@@ -183,24 +229,237 @@ TEST_P(GpuRanks, RingStepsOverlapWithCompute) {
   });
 }
 
+// As ulysses does it: slices of heads, which lie strided, become rows of tokens, and come back.
+TEST_P(GpuRanks, StridedBlocksGoAndComeBack) {
+  run([](const GpuRank& self) {
+    Stream& stream = stream_of(self);
+    constexpr int64_t kTokens = 37;
+    constexpr int64_t kHeads = 3;
+    constexpr int64_t kSize = 5;
+    const int64_t all_heads = kHeads * self.size;
+    const auto allocate = [&](const Extents& extents) {
+      return self.backend.arena(Tier::device)
+          .allocate("heads", MemoryClass::communication, DType::float32, extents, stream);
+    };
+    const Buffer mine = allocate({kTokens, all_heads, kSize});
+    const Buffer gathered = allocate({kTokens * self.size, kHeads, kSize});
+    const Buffer back = allocate({kTokens, all_heads, kSize});
+    const auto value = [&](int rank, int64_t token, int64_t head, int64_t at) {
+      return static_cast<float>(((rank * kTokens + token) * all_heads + head) * kSize + at);
+    };
+    std::vector<float> values;
+    for (int64_t token = 0; token < kTokens; ++token) {
+      for (int64_t head = 0; head < all_heads; ++head) {
+        for (int64_t at = 0; at < kSize; ++at) values.push_back(value(self.rank, token, head, at));
+      }
+    }
+    self.upload(values, mine.tensor(), stream);
+    self.fill(stream, back.tensor(), -1.0);
+    std::vector<Tensor> slices;
+    std::vector<Tensor> rows;
+    std::vector<Tensor> returned;
+    for (int peer = 0; peer < self.size; ++peer) {
+      slices.push_back(mine.tensor().slice(1, peer * kHeads, (peer + 1) * kHeads));
+      rows.push_back(gathered.tensor().slice(0, peer * kTokens, (peer + 1) * kTokens));
+      returned.push_back(back.tensor().slice(1, peer * kHeads, (peer + 1) * kHeads));
+    }
+    self.dawdle(stream, 1);
+    self.world.all_to_all(stream, slices, rows);
+    self.world.all_to_all(stream, rows, returned);
+    const std::vector<float> heads = self.download(gathered.tensor(), stream);
+    for (int peer = 0; peer < self.size; ++peer) {
+      EXPECT_EQ(heads[static_cast<size_t>(((peer * kTokens + 7) * kHeads + 2) * kSize + 3)],
+                value(peer, 7, self.rank * kHeads + 2, 3));
+    }
+    EXPECT_EQ(self.download(back.tensor(), stream), values);
+    const int64_t sent = 4 * kTokens * kHeads * kSize * (self.size - 1);
+    EXPECT_EQ(self.world.traffic().bytes_sent[static_cast<size_t>(Collective::all_to_all)], 2 * sent);
+  });
+}
+
+TEST_P(GpuRanks, BlocksOfAnyCount) {
+  run([](const GpuRank& self) {
+    Stream& stream = stream_of(self);
+    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{7}}) {
+      const Buffer own = self.floats(count, stream);
+      const Buffer all = self.floats(count * self.size, stream);
+      std::vector<Tensor> blocks;
+      for (int rank = 0; rank < self.size; ++rank) {
+        blocks.push_back(all.tensor().slice(0, rank * count, (rank + 1) * count));
+      }
+      self.fill(stream, own.tensor(), self.rank + 1.0);
+      self.world.all_gather(stream, own.tensor(), blocks);
+      self.world.reduce_scatter(stream, blocks, own.tensor());
+      self.world.all_reduce(stream, own.tensor());
+      self.world.broadcast(stream, own.tensor(), self.size - 1);
+      const int next = (self.rank + 1) % self.size;
+      const int previous = (self.rank + self.size - 1) % self.size;
+      self.world.send_receive(stream, own.tensor(), next, blocks[0], previous);
+      // size * (rank + 1) on each rank, summed over the ranks.
+      const int64_t sum = int64_t{self.size} * self.size * (self.size + 1) / 2;
+      const std::vector<float> expected(static_cast<size_t>(count), static_cast<float>(sum));
+      EXPECT_EQ(self.download(own.tensor(), stream), expected);
+      EXPECT_EQ(self.download(blocks[0], stream), expected);
+    }
+    // Bytes as the formulas say, whatever moves them: of 8 elements in all.
+    const auto sent = [&](Collective collective) {
+      return self.world.traffic().bytes_sent[static_cast<size_t>(collective)];
+    };
+    EXPECT_EQ(sent(Collective::all_gather), 4 * 8 * (self.size - 1));
+    EXPECT_EQ(sent(Collective::reduce_scatter), 4 * 8 * (self.size - 1));
+    EXPECT_EQ(sent(Collective::broadcast), self.rank == self.size - 1 ? 4 * 8 * (self.size - 1) : 0);
+    EXPECT_EQ(sent(Collective::send_receive), self.size == 1 ? 0 : 4 * 8);
+  });
+}
+
+// Sums in rank order have the same bits in every run, whatever else the GPUs do meanwhile.
+TEST_P(GpuRanks, TheSameBitsAHundredTimesUnderLoad) {
+  run([](const GpuRank& self) {
+    Stream& stream = stream_of(self);
+    Stream& load_stream =
+        GetParam().on_communication_stream ? self.backend.compute_stream() : self.backend.communication_stream();
+    const auto values_of = [](int rank) {
+      const RandomStream random(11, fmt::format("rank {}", rank));
+      std::vector<float> values;
+      for (uint64_t at = 0; at < kCount; ++at) values.push_back(static_cast<float>(random.uniform(at) - 0.5));
+      return values;
+    };
+    std::vector<float> sum = values_of(0);
+    for (int rank = 1; rank < self.size; ++rank) {
+      const std::vector<float> terms = values_of(rank);
+      for (size_t at = 0; at < sum.size(); ++at) sum[at] += terms[at];
+    }
+    const Buffer own = self.floats(kCount, stream);
+    const Buffer data = self.floats(kCount, stream);
+    const Buffer load = self.floats(int64_t{1} << 22, load_stream);
+    self.upload(values_of(self.rank), own.tensor(), stream);
+    for (int round = 0; round < 100; ++round) {
+      for (int work = 0; work < round % 4; ++work) self.fill(load_stream, load.tensor(), work);
+      self.backend.copy(stream, {own.tensor(), data.tensor()});
+      self.world.all_reduce(stream, data.tensor());
+      const std::vector<float> result = self.download(data.tensor(), stream);
+      ASSERT_EQ(std::memcmp(result.data(), sum.data(), sum.size() * sizeof(float)), 0) << "round " << round;
+    }
+    self.backend.finish(self.backend.record(load_stream));
+  });
+}
+
+// A step has collectives on both streams, of several groups.
+TEST_P(GpuRanks, BothStreamsAndTwoGroupsInOneOrder) {
+  run([](const GpuRank& self) {
+    Stream& compute = self.backend.compute_stream();
+    Stream& communication = self.backend.communication_stream();
+    const auto group = self.world.split(0, -self.rank, "backwards");
+    const Buffer on_compute = self.floats(kCount, compute);
+    const Buffer on_communication = self.floats(kCount, communication);
+    for (int round = 0; round < 20; ++round) {
+      self.fill(compute, on_compute.tensor(), self.rank + round);
+      self.fill(communication, on_communication.tensor(), self.rank - round);
+      self.dawdle(round % 2 == 0 ? compute : communication, round);
+      group->all_reduce(communication, on_communication.tensor());
+      self.world.all_reduce(compute, on_compute.tensor());
+      group->all_reduce(communication, on_communication.tensor());
+    }
+    const int ranks = self.size;
+    const int sum = ranks * (ranks - 1) / 2;
+    EXPECT_EQ(self.download(on_compute.tensor(), compute),
+              std::vector<float>(kCount, static_cast<float>(sum + 19 * ranks)));
+    EXPECT_EQ(self.download(on_communication.tensor(), communication),
+              std::vector<float>(kCount, static_cast<float>((sum - 19 * ranks) * ranks)));
+  });
+}
+
 TEST_P(GpuRanks, AFailingRankEndsTheOthers) {
   if (size() == 1) return;
-  const auto begin = std::chrono::steady_clock::now();
+  const std::string text = ending([](const GpuRank& self) {
+    Stream& stream = stream_of(self);
+    const Buffer data = self.floats(1000, stream);
+    self.fill(stream, data.tensor(), 1.0);
+    self.world.all_reduce(stream, data.tensor());
+    if (self.rank == 1) throw ConfigurationError("no such option");
+    self.world.all_reduce(stream, data.tensor());
+    self.backend.finish(self.backend.record(stream));
+  });
+  EXPECT_EQ(text, "rank 1: no such option");
+}
+
+TEST_P(GpuRanks, CallsThatDoNotMatchAreNamed) {
+  if (size() == 1) return;
+  const std::string text = ending([](const GpuRank& self) {
+    Stream& stream = stream_of(self);
+    const Buffer data = self.floats(self.rank == 1 ? 1001 : 1000, stream);
+    self.fill(stream, data.tensor(), 1.0);
+    self.world.all_reduce(stream, data.tensor());
+    self.backend.finish(self.backend.record(stream));
+    self.world.barrier();
+  });
+  EXPECT_THAT(text, AllOf(HasSubstr("operation 0 of group world"), HasSubstr("1000 float32"), HasSubstr("1001 float32"),
+                          HasSubstr("rank 1 calls")));
+}
+
+TEST_P(GpuRanks, ARankThatDoesNotComeIsNamed) {
+  if (size() == 1) return;
+  std::atomic<bool> is_over{false};
+  const std::string text = ending(
+      [&](const GpuRank& self) {
+        Stream& stream = stream_of(self);
+        const Buffer data = self.floats(1000, stream);
+        self.fill(stream, data.tensor(), 1.0);
+        self.world.all_reduce(stream, data.tensor());
+        self.backend.finish(self.backend.record(stream));
+        if (self.rank == 1) {
+          for (int wait = 0; wait < 800 && !is_over; ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+          return self.world.barrier();
+        }
+        try {
+          self.world.all_reduce(stream, data.tensor());
+          self.backend.finish(self.backend.record(stream));
+        } catch (const CommunicationError&) {
+          is_over = true;
+          throw;
+        }
+      },
+      1.0);
+  EXPECT_THAT(text, AllOf(HasSubstr("all_reduce (operation 1 of group world"), HasSubstr("has waited 1 s for rank")));
+}
+
+// Rank 1 has come on the host, but its device is held up: the device of rank 0 waits, in a kernel that only the end of
+// the whole exchange stops.
+TEST_P(GpuRanks, ADeviceThatWaitsTooLongIsNamed) {
+  if (size() == 1) return;
+  if (transport() != Transport::nccl) GTEST_SKIP() << "peers wait for events alone, without a limit";
+  const std::string text = ending(
+      [](const GpuRank& self) {
+        Stream& stream = stream_of(self);
+        const Buffer data = self.floats(1000, stream);
+        self.fill(stream, data.tensor(), 1.0);
+        if (self.rank == 1) {
+          self.backend.enqueue(stream, [] { std::this_thread::sleep_for(std::chrono::seconds(4)); });
+        }
+        self.world.all_reduce(stream, data.tensor());
+        self.backend.finish(self.backend.record(stream));
+      },
+      1.0);
+  EXPECT_THAT(text, AllOf(HasSubstr("all_reduce (operation 0 of group world"),
+                          HasSubstr("has waited 1 s in it for other ranks")));
+}
+
+TEST(GpuTransport, RanksThatShareAGpuAreRefusedByNccl) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no NVIDIA GPU here: " << cuda_absence_reason();
+  if (!cuda_nccl_absence_reason().empty()) GTEST_SKIP() << cuda_nccl_absence_reason();
+  ThreadRankOptions options;
+  options.transport = Transport::nccl;
   try {
-    run([](const GpuRank& self) {
-      Stream& stream = stream_of(self);
-      const Buffer data = self.floats(1000, stream);
-      self.fill(stream, data.tensor(), 1.0);
-      self.world.all_reduce(stream, data.tensor());
-      if (self.rank == 1) throw ConfigurationError("no such option");
-      self.world.all_reduce(stream, data.tensor());
-      self.backend.finish(self.backend.record(stream));
+    run_thread_ranks(2, options, [](ThreadRank& rank) {
+      CudaBackendOptions backend_options;
+      backend_options.memory_limit_bytes = int64_t{1} << 20;
+      const auto backend = make_cuda_backend(backend_options);
+      const auto world = rank.connect(*backend);
     });
     FAIL() << "the ranks should have failed";
   } catch (const ConfigurationError& error) {
-    EXPECT_STREQ(error.what(), "rank 1: no such option");
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("ranks 0 and 1 share GPU 0"), HasSubstr("peer works there")));
   }
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 15.0);
 }
 
 }  // namespace

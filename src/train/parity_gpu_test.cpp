@@ -197,5 +197,25 @@ TEST_F(GpuRealShapes, DeterministicRunsGiveTheSameBits) {
   }
 }
 
+// Sums are made in rank order whatever carries their terms.
+TEST_F(GpuRealShapes, BothTransportsGiveTheSameBits) {
+  if (cuda_device_count() < 2) GTEST_SKIP() << "NCCL wants a GPU for each rank; here is one";
+  if (!cuda_nccl_absence_reason().empty()) GTEST_SKIP() << cuda_nccl_absence_reason();
+  const Sequence sequence = random_sequence(1100, model_.vocabulary, {700, 400}, 5);
+  for (const GpuRun& each : runs()) {
+    const int ranks = each.mesh.ring * each.mesh.ulysses;
+    if (ranks == 1 || ranks > cuda_device_count()) continue;
+    RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile, true);
+    SCOPED_TRACE(run.describe());
+    const RunOutcome peers = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
+    run.backend.transport = Transport::nccl;
+    const RunOutcome nccl = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
+    EXPECT_EQ(std::memcmp(&peers.loss, &nccl.loss, sizeof(double)), 0);
+    EXPECT_EQ(std::memcmp(&peers.grad_norm, &nccl.grad_norm, sizeof(double)), 0);
+    EXPECT_TRUE(peers.gradients == nccl.gradients);
+    EXPECT_TRUE(peers.weights == nccl.weights);
+  }
+}
+
 }  // namespace
 }  // namespace ithaca::testing

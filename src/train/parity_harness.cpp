@@ -181,7 +181,7 @@ RunOutcome run_case(const ModelDescription& model, const ModelDirectory* weights
 
   RunOutcome outcome;
   std::mutex mutex;
-  run_thread_ranks(settings.mesh.ranks(), {120.0}, [&](ThreadRank& thread) {
+  run_thread_ranks(settings.mesh.ranks(), {120.0, settings.backend.transport}, [&](ThreadRank& thread) {
     TrainingRank rank(thread, model, rank_options(settings, adamw));
     give_weights(model, weights, rank);
     const StepBatch batch = loader.load(0, rank.batch_position());
@@ -223,7 +223,7 @@ std::vector<float> run_logits(const ModelDescription& model, const ModelDirector
                               const RunSettings& settings) {
   std::vector<float> logits(sequence.token_ids.size() * static_cast<size_t>(model.vocabulary));
   std::mutex mutex;
-  run_thread_ranks(settings.mesh.ranks(), {120.0}, [&](ThreadRank& thread) {
+  run_thread_ranks(settings.mesh.ranks(), {120.0, settings.backend.transport}, [&](ThreadRank& thread) {
     TrainingRank rank(thread, model, rank_options(settings, {}));
     give_weights(model, weights, rank);
     const MicroBatch micro_batch = cut_micro_batch({sequence}, rank.batch_position());
