@@ -19,7 +19,7 @@ strip -o "$bundle/ithaca_gpu" "$build/bin/ithaca_gpu"
 ln -s ithaca_gpu "$bundle/ithaca"
 # CUDA's libraries come from the other machine; libc's family must be its own too.
 ldd "$bundle/ithaca_gpu" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
-  grep -Ev '/(libcuda|libcudart|libcublas|libcublasLt|libcudnn[a-z_]*|libnccl|libnvrtc|libc|libm|libpthread|librt|libdl|ld-linux[^/]*)\.so' |
+  grep -Ev '/(libcuda|libcudart|libcublas|libcublasLt|libcudnn[a-z_]*|libnvrtc|libc|libm|libpthread|librt|libdl|ld-linux[^/]*)\.so' |
   while read -r library; do cp -Lu "$library" "$bundle/lib/"; done
 # The other machine's C++ runtime is used unless it is too old: CUDA's libraries were built against it.
 mkdir -p "$bundle/lib/fallback"

@@ -25,7 +25,7 @@ for root in "$folder/lib" /usr/local/cuda /usr/local/cuda-13* /usr/local/nvidia 
   [ -d "$root" ] && search+=("$root/")
 done
 path=$folder/lib
-for name in libcublasLt.so.13 libcublas.so.13 libcudnn.so.9 libnvrtc.so.13 libcupti.so.13; do
+for name in libcublasLt.so.13 libcublas.so.13 libcudnn.so.9 libnvrtc.so.13 libcupti.so.13 libnccl.so.2; do
   found=$(find -L "${search[@]}" -maxdepth 7 -name "$name" -not -path '*/stubs/*' 2>/dev/null | head -1)
   [ -n "$found" ] && path=$path:$(dirname "$found")
   echo "$name: ${found:-not found (the loader may know it)}"
@@ -64,7 +64,7 @@ if [[ " $parts " == *" tests "* ]]; then
   run_shards loss '*CudaLoss.*' 3
   run_shards attention '-*CudaStreams.*:*CudaAbsence.*:*CudaElementwise.*:*CudaGemm.*:*CudaNormalization.*:*CudaLoss.*:*GpuRanks.*:*GpuParity.*:*GpuRealShapes.*:*GpuStep.*:*GpuTrace.*' 3
   wait
-  run_shards ranks '*GpuRanks.*' 1
+  run_shards ranks '*GpuRanks.*' 2
   run_shards parity '*GpuParity.*:*GpuRealShapes.*:*GpuTrace.*' 4
   wait
   for log in "$work"/test.*; do
@@ -76,8 +76,9 @@ if [[ " $parts " == *" tests "* ]]; then
     passed=$(grep -c '^\[       OK \]' "$log")
     failed=$(grep '^\[  FAILED  \] .* ([0-9]* ms)$' "$log" | wc -l)
     skipped=$(grep '^\[  SKIPPED \] .* ([0-9]* ms)$' "$log" | wc -l)
+    few_gpus=$(grep -c '^NCCL wants a GPU for each ' "$log")  # why some are skipped, rightly
     ended=$(tail -1 "$log")
-    [ "$ended" = "exit status 0" ] && [ "$skipped" = 0 ] || failures=1
+    [ "$ended" = "exit status 0" ] && [ "$skipped" = "$few_gpus" ] || failures=1
     printf '%-16s %7s %7s %8s   %s\n' "${log##*/test.}" "$passed" "$failed" "$skipped" "${ended#exit }" >>"$summary"
   done
   echo "tests: $((SECONDS - begin)) s" >>"$summary"

@@ -63,7 +63,7 @@ std::vector<GpuCase> gpu_cases() {
   std::vector<GpuCase> cases;
   for (const bool communication : {false, true}) {
     for (const int ranks : {1, 2, 3, 4, 8}) cases.push_back({Transport::peer, ranks, communication});
-    for (const int ranks : {1, 2, 4, 8}) cases.push_back({Transport::nccl, ranks, communication});
+    for (const int ranks : {2, 4, 8}) cases.push_back({Transport::nccl, ranks, communication});
   }
   return cases;
 }
@@ -419,32 +419,31 @@ TEST_P(GpuRanks, ARankThatDoesNotComeIsNamed) {
           throw;
         }
       },
-      1.0);
-  EXPECT_THAT(text, AllOf(HasSubstr("all_reduce (operation 1 of group world"), HasSubstr("has waited 1 s for rank")));
+      0.5);
+  EXPECT_THAT(text, AllOf(HasSubstr("all_reduce (operation 1 of group world"), HasSubstr("has waited 0.5 s for rank")));
 }
 
 // Rank 1 has come on the host, but its device is held up: the device of rank 0 waits, in a kernel that only the end of
 // the whole exchange stops.
 TEST_P(GpuRanks, ADeviceThatWaitsTooLongIsNamed) {
-  if (size() == 1) return;
-  if (transport() != Transport::nccl) GTEST_SKIP() << "peers wait for events alone, without a limit";
+  if (transport() != Transport::nccl) return;  // peers' devices wait for events alone, without a limit
   const std::string text = ending(
       [](const GpuRank& self) {
         Stream& stream = stream_of(self);
         const Buffer data = self.floats(1000, stream);
         self.fill(stream, data.tensor(), 1.0);
         if (self.rank == 1) {
-          self.backend.enqueue(stream, [] { std::this_thread::sleep_for(std::chrono::seconds(4)); });
+          self.backend.enqueue(stream, [] { std::this_thread::sleep_for(std::chrono::seconds(2)); });
         }
         self.world.all_reduce(stream, data.tensor());
         self.backend.finish(self.backend.record(stream));
       },
-      1.0);
+      0.5);
   EXPECT_THAT(text, AllOf(HasSubstr("all_reduce (operation 0 of group world"),
-                          HasSubstr("has waited 1 s in it for other ranks")));
+                          HasSubstr("has waited 0.5 s in it for other ranks")));
 }
 
-TEST(GpuTransport, RanksThatShareAGpuAreRefusedByNccl) {
+TEST(NcclGpuRanks, ShareNoGpu) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no NVIDIA GPU here: " << cuda_absence_reason();
   if (!cuda_nccl_absence_reason().empty()) GTEST_SKIP() << cuda_nccl_absence_reason();
   ThreadRankOptions options;
