@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/choice.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/file_output.h"
@@ -99,6 +100,10 @@ std::vector<int64_t> tokens_or(const BenchArguments& arguments, const BackendCho
   return {backend.kind == BackendKind::cuda ? kDefaultBenchTokensOnGpu : kDefaultBenchTokensOnCpu};
 }
 
+Transport parse_transport(const std::string& text) {
+  return parse_choice("--transport", text, {Transport::peer, Transport::nccl}, transport_name);
+}
+
 std::vector<DocumentMix> document_mixes(const BenchArguments& arguments) {
   std::vector<DocumentMix> mixes;
   for (const std::string& text : arguments.documents) mixes.push_back(parse_document_mix(text));
@@ -182,6 +187,12 @@ void add_ranks(CLI::App* command, BenchArguments& arguments) {
       ->capture_default_str();
 }
 
+void add_transport(CLI::App* command, BenchArguments& arguments) {
+  command->add_option("--transport", arguments.transport, "How bytes move between GPUs: peer (peer access) or nccl")
+      ->type_name("NAME")
+      ->capture_default_str();
+}
+
 void add_documents(CLI::App* command, BenchArguments& arguments, const std::string& more) {
   command
       ->add_option("--documents", arguments.documents,
@@ -204,6 +215,7 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
   add_tokens(step, arguments);
   add_common(step, arguments);
   add_ranks(step, arguments);
+  add_transport(step, arguments);
   add_documents(step, arguments, "");
   step->add_option("--recompute", arguments.recompute, "none, attention, full; separated by commas")
       ->delimiter(',')
@@ -240,6 +252,7 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
   add_tokens(attention, arguments);
   add_common(attention, arguments);
   add_ranks(attention, arguments);
+  add_transport(attention, arguments);
   add_documents(attention, arguments, "; several mixes, separated by commas: one after the other");
   attention->add_option("--query-heads", arguments.query_heads, "Query heads")->type_name("N")->capture_default_str();
   attention->add_option("--key-heads", arguments.key_heads, "Key and value heads")
@@ -271,6 +284,11 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
       "exchange", "Bandwidth of exchanges between ranks, beside a plain copy: GB/s that each rank sends");
   add_common(exchange, arguments);
   add_ranks(exchange, arguments);
+  exchange
+      ->add_option("--transport", arguments.transports,
+                   "peer (peer access), nccl, or peer,nccl; default: both, as far as they are there")
+      ->delimiter(',')
+      ->type_name("LIST");
   exchange
       ->add_option("--sizes", arguments.sizes,
                    "That each rank sends in a call: 4MiB,64MiB or 1MiB..1GiB (fourfold steps), which is the default")

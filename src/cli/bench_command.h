@@ -22,6 +22,8 @@ struct BenchArguments {
   int ranks = 1;
   std::vector<std::string> documents = {"0"};  // mixes
   int64_t window = 0;
+  std::vector<std::string> transports;  // exchange; empty: all that are possible
+  std::string transport = "peer";       // the others
   std::string schedule = "auto";
   std::string layout = "auto";
   int64_t ulysses_size = 0;

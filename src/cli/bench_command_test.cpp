@@ -34,6 +34,7 @@ TEST(Bench, ExchangesAreATableAndRows) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("CPU, float32, 2 ranks"), HasSubstr("copy, both ways"), HasSubstr("GB/s"),
                                  HasSubstr(" 4.00 KiB send_receive"), HasSubstr("64.00 KiB all_reduce")));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("ratio:")));  // one transport
   const std::vector<nlohmann::json> rows = rows_of(folder.read("rows.jsonl"));
   ASSERT_EQ(rows.size(), 4U * 8);
   EXPECT_EQ(rows[0].at("bench"), "exchange");
@@ -41,6 +42,15 @@ TEST(Bench, ExchangesAreATableAndRows) {
   EXPECT_EQ(rows[8].at("bytes"), 16384);
   EXPECT_EQ(rows[16].at("bytes"), 65536);
   EXPECT_EQ(rows[24].at("bytes"), 30000);
+}
+
+TEST(Bench, TwoTransportsAreComparedBelow) {
+  const ProgramOutcome outcome = run_ithaca({"bench", "exchange", "--backend", "cpu", "--ranks", "2", "--sizes", "8KiB",
+                                             "--seconds", "0.001", "--transport", "peer,peer"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const size_t below = outcome.out.find("exchange, GB/s");
+  ASSERT_NE(below, std::string::npos) << outcome.out;
+  EXPECT_THAT(outcome.out.substr(below), AllOf(HasSubstr("ratio"), HasSubstr("8.00 KiB all_reduce")));
 }
 
 TEST(Bench, AttentionSaysWhatDoesNotFitAndWhatIsPredicted) {
@@ -113,6 +123,10 @@ TEST(Bench, TheLongestSequenceEndsTheTable) {
 TEST(Bench, MistakesAreErrors) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"exchange"}, "--ranks"},
+      {{"exchange", "--ranks", "2", "--transport", "pigeons"}, "--transport: 'pigeons'"},
+      {{"exchange", "--ranks", "2", "--transport", "nccl", "--sizes", "4KiB"}, "NCCL"},
+      {{"attention", "--ranks", "2", "--transport", "nccl", "--tokens", "64"}, "NCCL"},
+      {{"step", "--ranks", "2", "--transport", "nccl", "--tokens", "64", "--model", model()}, "NCCL"},
       {{"exchange", "--ranks", "2", "--sizes", "3x"}, "--sizes: '3x'"},
       {{"exchange", "--ranks", "2", "--sizes", "1KiB.."}, "--sizes: '1KiB..'"},
       {{"exchange", "--ranks", "2", "--sizes", "2000GiB"}, "--sizes: '2000GiB'"},

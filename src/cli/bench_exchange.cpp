@@ -6,6 +6,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -53,39 +54,73 @@ std::vector<int64_t> parse_sizes(const std::vector<std::string>& texts) {
   return sizes;
 }
 
+namespace {
+
+nlohmann::ordered_json raw_exchange(const ExchangeBenchmarkRow& row, const ExchangeBenchmark& benchmark) {
+  nlohmann::ordered_json line = raw_row("exchange", benchmark.backend, benchmark.ranks);
+  line["transport"] = transport_name(row.transport);
+  line["exchange"] = row.exchange;
+  line["bytes"] = row.bytes;
+  line["failure"] = row.failure;
+  line["bytes_sent"] = row.bytes_sent;
+  line["seconds"] = row.seconds;
+  line["sample_seconds"] = row.sample_seconds;
+  line["bytes_per_second"] = row.bytes_per_second;
+  line["copy_share"] = row.copy_share;
+  return line;
+}
+
+// Two transports beside each other: `rows` has those of the one, then as many of the other.
+void compare_transports(const std::vector<ExchangeBenchmarkRow>& rows, std::ostream& out) {
+  const size_t half = rows.size() / 2;
+  out << fmt::format("\n{:>10} {:<24} {:>10} {:>10} {:>8}\n", "sent", "exchange, GB/s",
+                     transport_name(rows[0].transport), transport_name(rows[half].transport), "ratio");
+  for (size_t index = 0; index < half; ++index) {
+    const ExchangeBenchmarkRow& one = rows[index];
+    const ExchangeBenchmarkRow& other = rows[half + index];
+    if (!one.failure.empty() || !other.failure.empty()) continue;
+    out << fmt::format("{:>10} {:<24} {:>10.3f} {:>10.3f} {:>8.3f}\n", format_bytes(one.bytes_sent), one.exchange,
+                       giga(one.bytes_per_second), giga(other.bytes_per_second),
+                       other.bytes_per_second / one.bytes_per_second);
+  }
+  out << "ratio: the second over the first. The copies are the same work with both.\n";
+}
+
+}  // namespace
+
 int bench_exchange(const BenchArguments& arguments, const BackendChoice& backend, RawRows& raw, std::ostream& out) {
   ExchangeBenchmark benchmark;
   benchmark.backend = backend;
   benchmark.ranks = arguments.ranks;
   benchmark.bytes = arguments.sizes.empty() ? exchange_sizes() : parse_sizes(arguments.sizes);
+  benchmark.transports = possible_transports(backend, arguments.ranks);
+  if (!arguments.transports.empty()) {
+    benchmark.transports.clear();
+    for (const std::string& text : arguments.transports) benchmark.transports.push_back(parse_transport(text));
+    if (benchmark.transports.size() > 2) throw ConfigurationError("--transport: one of peer and nccl, or peer,nccl");
+  }
   benchmark.seconds_per_measurement = arguments.seconds;
   out << fmt::format("exchanges between ranks\n{}; medians of {} samples\n", device_text(backend, arguments.ranks),
                      kExchangeSamples);
-  out << fmt::format("{:>10} {:<24} {:>11} {:>9} {:>8}\n", "sent", "exchange", "us", "GB/s", "of copy");
+  out << fmt::format("{:>10} {:<24} {:<9} {:>11} {:>9} {:>8}\n", "sent", "exchange", "transport", "us", "GB/s",
+                     "of copy");
   bool all_ran = true;
-  run_exchange_benchmark(benchmark, [&](const ExchangeBenchmarkRow& row) {
-    nlohmann::ordered_json line = raw_row("exchange", backend, arguments.ranks);
-    line["exchange"] = row.exchange;
-    line["bytes"] = row.bytes;
-    line["failure"] = row.failure;
-    line["bytes_sent"] = row.bytes_sent;
-    line["seconds"] = row.seconds;
-    line["sample_seconds"] = row.sample_seconds;
-    line["bytes_per_second"] = row.bytes_per_second;
-    line["copy_share"] = row.copy_share;
-    raw.add(line);
+  const auto rows = run_exchange_benchmark(benchmark, [&](const ExchangeBenchmarkRow& row) {
+    raw.add(raw_exchange(row, benchmark));
+    out << fmt::format("{:>10} {:<24} {:<9} ", format_bytes(row.failure.empty() ? row.bytes_sent : row.bytes),
+                       row.exchange, transport_name(row.transport));
     if (!row.failure.empty()) {
       all_ran = false;
-      out << fmt::format("{:>10} {:<24} did not run: {}\n", format_bytes(row.bytes), row.exchange, row.failure);
+      out << fmt::format("did not run: {}\n", row.failure);
       return;
     }
     const std::string share = row.copy_share > 0.0 ? fmt::format("{:.1f}%", 100.0 * row.copy_share) : "-";
-    out << fmt::format("{:>10} {:<24} {:>11.2f} {:>9.3f} {:>8}\n", format_bytes(row.bytes_sent), row.exchange,
-                       1e6 * row.seconds, giga(row.bytes_per_second), share)
+    out << fmt::format("{:>11.2f} {:>9.3f} {:>8}\n", 1e6 * row.seconds, giga(row.bytes_per_second), share)
         << std::flush;
   });
   out << "sent: by each rank in one call; GB/s: what one rank sends, while it receives as much (but for the copy one "
          "way);\nof copy: of the copy both ways, in which ranks 0 and 1 copy a tensor of the other's.\n";
+  if (benchmark.transports.size() == 2) compare_transports(rows, out);
   return all_ran ? 0 : 1;
 }
 

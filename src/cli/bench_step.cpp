@@ -30,6 +30,7 @@ StepBenchmark step_benchmark(const BenchArguments& arguments, const BackendChoic
     throw ConfigurationError("--documents: a step has one mix of documents; leave the others out");
   benchmark.documents = documents.front();
   benchmark.ranks = arguments.ranks;
+  benchmark.transport = parse_transport(arguments.transport);
   benchmark.schedule = arguments.schedule;
   benchmark.layout = arguments.layout;
   benchmark.ulysses_size = arguments.ulysses_size;
@@ -111,6 +112,7 @@ class StepTable {
  private:
   void add_raw(const StepBenchmarkRow& row) {
     nlohmann::ordered_json line = raw_row("step", benchmark_.backend, benchmark_.ranks);
+    line["transport"] = transport_name(benchmark_.transport);
     line["parameters"] = benchmark_.model.parameter_count();
     line["layers"] = benchmark_.model.layer_count();
     line["tokens"] = row.tokens;

@@ -47,6 +47,7 @@ std::vector<int64_t> tokens_or(const BenchArguments& arguments, const BackendCho
 inline double tera(double flops_per_second) {
   return flops_per_second * 1e-12;
 }
+Transport parse_transport(const std::string& text);
 // The beginning of every raw row.
 nlohmann::ordered_json raw_row(const char* bench, const BackendChoice& backend, int ranks);
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 
+#include "backend/cuda/cuda_backend.h"
 #include "backend/device_movement.h"
 #include "base/error.h"
 #include "comm/host_movement.h"
@@ -138,17 +139,21 @@ void measure(Exchange& exchange, Backend& backend, Communicator& world, double s
   row.bytes_per_second = static_cast<double>(sent) / row.seconds;
 }
 
-// Measures rows[begin] and what follows; returns the index of the first row that is not done, which is the number of
-// rows unless one had no memory.
+// Measures rows[begin] and what follows with its transport; returns the index of the first row that is not done: one of
+// another transport, or the one after a row that had no memory.
 size_t measure_rows(const ExchangeBenchmark& benchmark, std::vector<ExchangeBenchmarkRow>& rows, size_t begin,
                     const std::function<void(ExchangeBenchmarkRow&)>& on_row) {
   std::vector<Tensor> peers(static_cast<size_t>(benchmark.ranks));
   size_t at = begin;  // written by rank 0, read once the ranks have ended
+  size_t end = begin;
+  while (end < rows.size() && rows[end].transport == rows[begin].transport) ++end;
+  ThreadRankOptions options;
+  options.transport = rows[begin].transport;
   try {
-    run_thread_ranks(benchmark.ranks, {}, [&](ThreadRank& thread) {
+    run_thread_ranks(benchmark.ranks, options, [&](ThreadRank& thread) {
       const std::unique_ptr<Backend> backend = make_backend(benchmark.backend, thread.rank(), thread.size(), 0);
       const std::unique_ptr<Communicator> world = thread.connect(*backend);
-      for (size_t index = begin; index < rows.size(); ++index) {
+      for (size_t index = begin; index < end; ++index) {
         if (world->rank() == 0) at = index;
         world->barrier();  // the row that a failure is booked under is the same for all ranks
         Exchange exchange(rows[index].exchange, rows[index].bytes, *backend, *world, peers);
@@ -163,7 +168,7 @@ size_t measure_rows(const ExchangeBenchmark& benchmark, std::vector<ExchangeBenc
     on_row(rows[at]);
     return at + 1;
   }
-  return rows.size();
+  return end;
 }
 
 }  // namespace
@@ -171,6 +176,11 @@ size_t measure_rows(const ExchangeBenchmark& benchmark, std::vector<ExchangeBenc
 std::vector<std::string> exchange_names() {
   return {kCopyOneWay,  kCopyBothWays,    "send_receive", "all_to_all", "all_to_all, head slices",
           "all_gather", "reduce_scatter", "all_reduce"};
+}
+
+std::vector<Transport> possible_transports(const BackendChoice& backend, int ranks) {
+  const bool nccl = backend.kind == BackendKind::cuda && ranks <= backend.devices && cuda_nccl_absence_reason().empty();
+  return nccl ? std::vector{Transport::peer, Transport::nccl} : std::vector{Transport::peer};
 }
 
 std::vector<int64_t> exchange_sizes() {
@@ -190,12 +200,15 @@ std::vector<ExchangeBenchmarkRow> run_exchange_benchmark(
     }
   }
   std::vector<ExchangeBenchmarkRow> rows;
-  for (const int64_t bytes : benchmark.bytes) {
-    for (const std::string& name : names) {
-      ExchangeBenchmarkRow row;
-      row.bytes = bytes;
-      row.exchange = name;
-      rows.push_back(std::move(row));
+  for (const Transport transport : benchmark.transports) {
+    for (const int64_t bytes : benchmark.bytes) {
+      for (const std::string& name : names) {
+        ExchangeBenchmarkRow row;
+        row.bytes = bytes;
+        row.exchange = name;
+        row.transport = transport;
+        rows.push_back(std::move(row));
+      }
     }
   }
   double copy_rate = 0.0;

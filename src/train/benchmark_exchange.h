@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/transport.h"
 #include "train/backend_choice.h"
 
 namespace ithaca {
@@ -18,8 +19,9 @@ struct ExchangeBenchmark {
   int ranks = 2;
   // That each rank sends in one call, at every size: tensors are as large as that takes.
   std::vector<int64_t> bytes;
-  std::vector<std::string> exchanges;    // of exchange_names(); empty: all of them
-  double seconds_per_measurement = 0.3;  // of which every one has kExchangeSamples samples
+  std::vector<std::string> exchanges;                     // of exchange_names(); empty: all of them
+  std::vector<Transport> transports = {Transport::peer};  // everything is measured with one, then with the next
+  double seconds_per_measurement = 0.3;                   // of which every one has kExchangeSamples samples
 };
 
 inline constexpr int kExchangeSamples = 5;
@@ -27,6 +29,7 @@ inline constexpr int kExchangeSamples = 5;
 struct ExchangeBenchmarkRow {
   int64_t bytes = 0;  // as asked for
   std::string exchange;
+  Transport transport = Transport::peer;
   int64_t bytes_sent = 0;              // by rank 0 in one call, counted: `bytes` in whole elements
   std::vector<double> sample_seconds;  // of one call, each the mean over the calls of a sample
   double seconds = 0.0;                // their median
@@ -44,6 +47,9 @@ struct ExchangeBenchmarkRow {
 //   all_gather, reduce_scatter   one block of every rank: `all_gather`, and gradients
 //   all_reduce       one tensor
 std::vector<std::string> exchange_names();
+
+// The transports that `ranks` ranks can have on the backend: nccl where the library is there and every rank has a GPU.
+std::vector<Transport> possible_transports(const BackendChoice& backend, int ranks);
 
 // Sizes from 1 MiB to 1 GiB, each four times the one before.
 std::vector<int64_t> exchange_sizes();

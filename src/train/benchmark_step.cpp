@@ -125,8 +125,10 @@ class StepMeasurement {
   // Runs rows [begin, end); returns the index of the first one that is not done, which is `end` unless it failed.
   size_t run(size_t begin, size_t end) {
     at_ = begin;
+    ThreadRankOptions options;
+    options.transport = benchmark_.transport;
     try {
-      run_thread_ranks(benchmark_.ranks, {}, [&](ThreadRank& thread) { run_rank(thread, begin, end); });
+      run_thread_ranks(benchmark_.ranks, options, [&](ThreadRank& thread) { run_rank(thread, begin, end); });
     } catch (const OutOfMemoryError& error) {
       if (at_ == end) throw;
       rows_[at_].row.failure = error.what();
