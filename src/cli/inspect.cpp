@@ -229,7 +229,8 @@ void describe_plan(const fs::path& folder, std::ostream& out) {
     row(out, "attention", attention);
   } else if (recipe) {
     row(out, "ranks",
-        fmt::format("sp_size {} x dp_replicate_size {}", recipe->parallel.sp_size, recipe->parallel.dp_replicate_size));
+        fmt::format("sp_size {} x dp_replicate_size {} x dp_shard_size {}", recipe->parallel.sp_size,
+                    recipe->parallel.dp_replicate_size, recipe->parallel.dp_shard_size));
     row(out, "attention",
         fmt::format("schedule {}, layout {}, as the recipe says: there is no plan.json", recipe->parallel.schedule,
                     recipe->parallel.layout));

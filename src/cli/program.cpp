@@ -153,8 +153,9 @@ void declare_train(CLI::App& app, Arguments& arguments) {
       ->type_name("OPTION")
       ->allow_extra_args(false);
   command
-      ->add_option("--ranks", arguments.ranks,
-                   "How many ranks run: sp_size x dp_replicate_size; sets sp_size where the recipe does not")
+      ->add_option(
+          "--ranks", arguments.ranks,
+          "How many ranks run: sp_size x dp_replicate_size x dp_shard_size; sets sp_size where the recipe does not")
       ->type_name("N");
   command->add_option("--backend", arguments.backend, "Where it computes: auto, cpu or cuda (train.backend)")
       ->type_name("NAME");

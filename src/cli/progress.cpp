@@ -169,6 +169,10 @@ std::vector<std::string> plan_lines(const Recipe& recipe, const RunPlan& plan) {
                            plural(plan.sequences_per_step, "sequence"), plural(plan.longest_sequence, "token"))));
   lines.push_back(titled("memory", fmt::format("{} per rank before the first step; recompute {}",
                                                memory_text(plan.state_bytes_per_rank), recipe.memory.recompute)));
+  if (plan.state_shards > 1) {
+    lines.push_back(titled("", fmt::format("optimizer state cut over {} (parallel.zero {})",
+                                           plural(plan.state_shards, "rank"), zero_stage_name(plan.zero))));
+  }
   lines.push_back(titled("output", plan.output_dir));
   for (const std::string& note : plan.notes) lines.push_back(titled("note", note));
   return lines;

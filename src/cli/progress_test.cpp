@@ -19,6 +19,7 @@ RunPlan example_plan() {
   plan.parameters = 1234567;
   plan.mesh.ring = 4;
   plan.mesh.dp_replicate = 2;
+  plan.state_shards = 4;
   plan.schedule = ScheduleKind::ring;
   plan.layout = Layout::zigzag;
   plan.schedule_reason = "ring over 4 ranks: 2 key heads are fewer than 4 ranks";
@@ -99,7 +100,8 @@ TEST_F(ProgressTest, ThePlanSaysWhatWillHappen) {
                            "steps      5 steps, 2 sequences of up to 8,192 tokens each",
                            "memory     3.00 MiB (weights 1.00 MiB, optimizer 2.00 MiB) per rank before the first step; "
                            "recompute attention",
-                           "output     runs/x", "note       something unusual"));
+                           "           optimizer state cut over 4 ranks (parallel.zero 1)", "output     runs/x",
+                           "note       something unusual"));
 }
 
 TEST_F(ProgressTest, PlainLinesComeEveryLoggingSteps) {

@@ -102,8 +102,7 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
   rank.mesh.dp_replicate = static_cast<int>(recipe.parallel.dp_replicate_size);
   rank.mesh.dp_shard = static_cast<int>(recipe.parallel.dp_shard_size);
   settle_transport(rank.backend, "parallel.transport", recipe.parallel.transport, rank.mesh.ranks());
-  rank.zero = parse_choice("parallel.zero", recipe.parallel.zero, {ZeroStage::replicated, ZeroStage::optimizer_state},
-                           zero_stage_name);
+  rank.zero = recipe.parallel.zero == 0 ? ZeroStage::replicated : ZeroStage::optimizer_state;
   rank.schedule = choice.sizes.kind;
   rank.layout = choice.layout;
   rank.model = decide_model_options(recipe);

@@ -157,9 +157,7 @@ void add_parallel(OptionTable<Recipe>& table) {
                    "updates all weights. 1: the optimizer state, and the float32 master weights where "
                    "model.compute_dtype is another; each rank updates its part, and the new weights are gathered "
                    "while the next step begins. What ranks send is no more than at 0.",
-           .choices = {"0", "1"},
-           .later_choices = {{"2", "The nearest is 1: gradients and weights in the compute dtype stay whole."},
-                             {"3", "The nearest is 1: gradients and weights in the compute dtype stay whole."}}})
+           .range = {.at_least = 0, .at_most = 3}})
       .option("transport", &ParallelSection::transport,
               {.help = "How bytes move between GPUs. peer: a rank reads the others' memory. nccl: NCCL sends them, for "
                        "one rank per GPU. auto: peer where all GPUs allow it, nccl where they do not, and says why.",
@@ -408,10 +406,19 @@ void add_rules(OptionTable<Recipe>& table) {
                return "optim.min_lr_ratio says where a falling rate ends, but lr_scheduler_type is constant; leave it "
                       "out, or use cosine, linear or wsd";
              });
+  table.rule(
+      {"parallel.zero"}, "`parallel.zero` 2 and 3 are not in this version; the nearest is 1.",
+      [](const Recipe& recipe) -> std::string {
+        if (recipe.parallel.zero <= 1) return {};
+        return fmt::format(
+            "this version does not have parallel.zero {}; the nearest is 1, where gradients and the weights that "
+            "are computed with stay whole on every rank",
+            recipe.parallel.zero);
+      });
   table.rule({"parallel.dp_shard_size", "parallel.zero"},
              "`parallel.dp_shard_size` above 1 needs `parallel.zero` above 0: there must be something to share.",
              [](const Recipe& recipe) -> std::string {
-               if (recipe.parallel.dp_shard_size == 1 || recipe.parallel.zero != "0") return {};
+               if (recipe.parallel.dp_shard_size == 1 || recipe.parallel.zero > 0) return {};
                return fmt::format(
                    "parallel.dp_shard_size {} shares what parallel.zero cuts, but zero is 0; set zero: 1, or use "
                    "dp_replicate_size {}",
@@ -479,10 +486,10 @@ void settle_ranks(Recipe& recipe, const GivenOptions& given, std::optional<int64
         p.dp_shard_size > 1 && p.dp_replicate_size > 1
             ? fmt::format("dp_replicate_size {} x dp_shard_size {}", p.dp_replicate_size, p.dp_shard_size)
             : fmt::format("{} {}", name, dp);
-    throw ConfigurationError(fmt::format("{}: {} does not divide --ranks {}; --ranks {} would fit, or {} 1",
-                                         given.where(fmt::format("parallel.{}", name)), sizes, *ranks,
-                                         (*ranks / dp + 1) * dp,
-                                         *ranks % p.dp_replicate_size == 0 ? name : "both of them"));
+    throw ConfigurationError(
+        fmt::format("{}: {} does not divide --ranks {}; --ranks {} would fit, or {} 1",
+                    given.where(fmt::format("parallel.{}", name)), sizes, *ranks, (*ranks / dp + 1) * dp,
+                    p.dp_shard_size > 1 && *ranks % p.dp_replicate_size != 0 ? "both of them" : name));
   }
   p.sp_size = *ranks / dp;
 }

@@ -1,5 +1,6 @@
 #include "train/recipe_options.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -205,11 +206,15 @@ TEST(RecipeOptions, FilesThatARecipeNamesMustBeThere) {
 }
 
 TEST(RecipeOptions, OptionsOfOtherVersionsAreErrors) {
-  EXPECT_EQ(error_of("parallel: {zero: 3}"),
-            "run.yaml:4:12: this version does not have parallel.zero. Every rank holds a whole copy of the model and "
-            "its optimizer state (zero 0).");
-  for (const char* text : {"parallel: {tp_size: 2}", "parallel: {dp_shard_size: 2}",
-                           "memory: {offload_optimizer: host}", "memory: {offload_saved: disk}"}) {
+  for (const int stage : {2, 3}) {
+    EXPECT_EQ(
+        error_of(fmt::format("parallel: {{zero: {}}}", stage)),
+        fmt::format("run.yaml:4:18: this version does not have parallel.zero {}; the nearest is 1, where gradients "
+                    "and the weights that are computed with stay whole on every rank",
+                    stage));
+  }
+  for (const char* text :
+       {"parallel: {tp_size: 2}", "memory: {offload_optimizer: host}", "memory: {offload_saved: disk}"}) {
     EXPECT_THAT(error_of(text), testing::HasSubstr("this version does not have")) << text;
   }
   for (const char* assignment :
@@ -234,6 +239,7 @@ TEST(RecipeOptions, NumbersOutsideOfTheirRange) {
                                  "parallel.sp_size=0",
                                  "parallel.sp_size=-4",
                                  "parallel.dp_replicate_size=0",
+                                 "parallel.dp_shard_size=0",
                                  "parallel.comm_timeout_seconds=0",
                                  "memory.mlp_tile=-1",
                                  "memory.limit_gib=-0.5",
@@ -331,6 +337,34 @@ TEST(RecipeOptions, RanksSetOrMustMatchTheSizes) {
   EXPECT_EQ(error_of("", {{}, -2, {}}), "--ranks must be between 1 and 1024, but it is -2");
   EXPECT_EQ(error_of("parallel: {sp_size: 600, dp_replicate_size: 2}"),
             "run.yaml:4:45: parallel.sp_size 600 x dp_replicate_size 2 = 1200 ranks; at most 1024 run in one process");
+}
+
+TEST(RecipeOptions, RanksThatShareOptimizerStateCountAsRanks) {
+  EXPECT_EQ(parse("parallel: {dp_shard_size: 2}", {{}, 4, {}}).parallel.sp_size, 2);
+  EXPECT_EQ(parse("parallel: {dp_shard_size: 2, dp_replicate_size: 2}", {{}, 8, {}}).parallel.sp_size, 2);
+  EXPECT_EQ(error_of("parallel: {sp_size: 3, dp_shard_size: 2}", {{}, 8, {}}),
+            "run.yaml:4:21: sp_size 3 x dp_replicate_size 1 x dp_shard_size 2 = 6 ranks, but --ranks 8; --ranks 6 "
+            "would fit, or sp_size 4");
+  EXPECT_EQ(error_of("parallel: {sp_size: 3, dp_shard_size: 5}", {{}, 8, {}}),
+            "run.yaml:4:21: sp_size 3 x dp_replicate_size 1 x dp_shard_size 5 = 15 ranks, but --ranks 8; --ranks 15 "
+            "would fit, or sp_size 4 with dp_replicate_size 2 and dp_shard_size 1");
+  EXPECT_EQ(error_of("parallel: {dp_shard_size: 3}", {{}, 4, {}}),
+            "run.yaml:4:27: dp_shard_size 3 does not divide --ranks 4; --ranks 6 would fit, or dp_shard_size 1");
+  EXPECT_EQ(error_of("parallel: {dp_shard_size: 3, dp_replicate_size: 2}", {{}, 4, {}}),
+            "run.yaml:4:27: dp_replicate_size 2 x dp_shard_size 3 does not divide --ranks 4; --ranks 6 would fit, or "
+            "dp_shard_size 1");
+  EXPECT_THAT(error_of("parallel: {sp_size: 300, dp_replicate_size: 2, dp_shard_size: 2}"),
+              testing::HasSubstr("sp_size 300 x dp_replicate_size 2 x dp_shard_size 2 = 1200 ranks"));
+}
+
+TEST(RecipeOptions, StagesOfZero) {
+  EXPECT_EQ(parse("").parallel.zero, 1);
+  EXPECT_EQ(parse("parallel: {zero: 0}").parallel.zero, 0);
+  EXPECT_EQ(parse("", {{"parallel.zero=0"}, {}, {}}).parallel.zero, 0);
+  EXPECT_THAT(error_of("parallel: {zero: 4}"), testing::HasSubstr("parallel.zero must be at least 0 and at most 3"));
+  EXPECT_EQ(error_of("parallel: {zero: 0, dp_shard_size: 2, dp_replicate_size: 3, sp_size: 2}"),
+            "run.yaml:4:36: parallel.dp_shard_size 2 shares what parallel.zero cuts, but zero is 0; set zero: 1, or "
+            "use dp_replicate_size 6");
 }
 
 TEST(RecipeOptions, OptionsThatWouldBeIgnoredAreErrors) {

@@ -159,18 +159,30 @@ TEST_F(Run, EveryMeshGivesTheSameCurve) {
   Recipe recipe = random_recipe();
   recipe.train.gradient_accumulation_steps = 2;
   std::vector<double> expected;
-  for (const auto& [sp_size, dp_size, schedule, layout] :
-       std::vector<std::tuple<int, int, const char*, const char*>>{{1, 1, "auto", "auto"},
-                                                                   {2, 1, "ring", "zigzag"},
-                                                                   {4, 1, "ring", "contiguous"},
-                                                                   {4, 1, "ulysses", "auto"},
-                                                                   {2, 2, "auto", "auto"},
-                                                                   {1, 4, "auto", "auto"}}) {
-    recipe.parallel.sp_size = sp_size;
-    recipe.parallel.dp_replicate_size = dp_size;
-    recipe.parallel.schedule = schedule;
-    recipe.parallel.layout = layout;
-    recipe.train.micro_batch_size = 4 / dp_size;  // the same sequences per step
+  std::vector<float> expected_norm;
+  struct Ways {
+    int sp_size, dp_replicate_size, dp_shard_size;
+    const char* schedule;
+    const char* layout;
+    int zero;
+  };
+  for (const Ways& ways : std::vector<Ways>{{1, 1, 1, "auto", "auto", 1},
+                                            {2, 1, 1, "ring", "zigzag", 1},
+                                            {2, 1, 1, "ring", "zigzag", 0},
+                                            {4, 1, 1, "ring", "contiguous", 1},
+                                            {4, 1, 1, "ulysses", "auto", 0},
+                                            {2, 2, 1, "auto", "auto", 1},
+                                            {2, 1, 2, "auto", "auto", 1},
+                                            {1, 2, 2, "auto", "auto", 1},
+                                            {1, 4, 1, "auto", "auto", 0}}) {
+    recipe.parallel.sp_size = ways.sp_size;
+    recipe.parallel.dp_replicate_size = ways.dp_replicate_size;
+    recipe.parallel.dp_shard_size = ways.dp_shard_size;
+    recipe.parallel.schedule = ways.schedule;
+    recipe.parallel.layout = ways.layout;
+    recipe.parallel.zero = ways.zero;
+    // The same sequences per step.
+    recipe.train.micro_batch_size = 4 / (ways.dp_replicate_size * ways.dp_shard_size);
     Recorder recorder;
     run_training(recipe, recorder, stop_);
     std::vector<double> losses;
@@ -179,8 +191,18 @@ TEST_F(Run, EveryMeshGivesTheSameCurve) {
     ASSERT_EQ(losses.size(), expected.size());
     for (size_t step = 0; step < losses.size(); ++step) {
       EXPECT_NEAR(losses[step] / expected[step], 1.0, step == 0 ? 5e-6 : 3e-4)
-          << schedule << ' ' << sp_size << 'x' << dp_size << " step " << step;
+          << ways.schedule << ' ' << recorder.plan.mesh.describe() << " step " << step;
     }
+    const bool is_cut = ways.zero == 1;
+    EXPECT_EQ(recorder.plan.state_shards, is_cut ? ways.sp_size * ways.dp_shard_size : 1);
+    EXPECT_EQ(recorder.steps.back().memory.peak_by_class[static_cast<size_t>(MemoryClass::optimizer)],
+              recorder.plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)]);
+    // What is exported is whole, whoever held it.
+    const ModelDirectory exported((folder_ / "run" / "export").string());
+    std::vector<float> norm(static_cast<size_t>(recorder.plan.model.hidden_size));
+    exported.read_float32("model.norm.weight", norm);
+    if (expected_norm.empty()) expected_norm = norm;
+    for (size_t index = 0; index < norm.size(); ++index) EXPECT_NEAR(norm[index], expected_norm[index], 1e-3);
   }
 }
 
