@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -87,11 +88,20 @@ class GpuRanks : public testing::TestWithParam<GpuCase> {
     ThreadRankOptions options;
     options.timeout_seconds = timeout_seconds;
     options.transport = transport();
+    std::latch ready(size());  // what a device takes to start is not part of a short timeout
     run_thread_ranks(size(), options, [&](ThreadRank& rank) {
       CudaBackendOptions backend_options;
       backend_options.device = rank.rank() % cuda_device_count();
       backend_options.memory_limit_bytes = int64_t{64} << 20;
-      const auto backend = make_cuda_backend(backend_options);
+      std::unique_ptr<Backend> backend;
+      {
+        struct CountDown {
+          std::latch& latch;
+          ~CountDown() { latch.count_down(); }
+        } const count_down{ready};
+        backend = make_cuda_backend(backend_options);
+      }
+      ready.wait();
       const auto world = rank.connect(*backend);
       body({rank.rank(), rank.size(), *backend, *world});
     });

@@ -37,33 +37,37 @@ NcclWorld::~NcclWorld() {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_stopping_ = true;
   }
-  stop_.notify_all();
+  changed_.notify_all();
   watcher_.join();
 }
 
-void NcclWorld::meet(int rank) {
+void NcclWorld::connect(int rank, DeviceMovement& movement) {
+  ranks_[static_cast<size_t>(rank)] = {&movement, movement.failure_handle()};
   const auto call = std::make_shared<CollectiveCall>();
   call->collective = Collective::barrier;
   const auto ticket = board_->meet(rank, call);
   ticket->wait_for_calls();
   ticket->close();
-}
-
-void NcclWorld::connect(int rank, DeviceMovement& movement) {
-  ranks_[static_cast<size_t>(rank)] = {&movement, movement.failure_handle()};
-  meet(rank);
   if (rank == 0) {
     std::vector<DeviceMovement*> movements;
     for (const Rank& each : ranks_) movements.push_back(each.movement);
-    exchange_ = movement.make_exchange(movements);
-    watcher_ = std::thread([this] { watch(); });
+    auto exchange = movement.make_exchange(movements);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      exchange_ = std::move(exchange);
+      watcher_ = std::thread([this] { watch(); });
+    }
+    changed_.notify_all();
+    return;
   }
-  meet(rank);
+  // However long the library takes, which the world's timeout is not about.
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!changed_.wait_for(lock, kLookEvery, [this] { return exchange_ != nullptr; })) world_->throw_if_failed();
 }
 
 void NcclWorld::watch() {
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!stop_.wait_for(lock, kLookEvery, [this] { return is_stopping_; })) {
+  while (!changed_.wait_for(lock, kLookEvery, [this] { return is_stopping_; })) {
     if (!world_->has_failed()) look_for_failures();
     if (world_->has_failed()) return end_everything();
   }

@@ -35,7 +35,7 @@ class NcclWorld {
   ~NcclWorld();
 
   // Returns when all ranks have come and are connected; ends like a collective when one fails. All ranks agree on the
-  // host before the library is called, and one of them calls it for all, so none can hang there for want of another.
+  // host before the library is called, and rank 0 calls it for all, so none can hang there for want of another.
   void connect(int rank, DeviceMovement& movement);
 
   // After connect().
@@ -49,7 +49,6 @@ class NcclWorld {
     std::function<void(std::exception_ptr)> fail;
   };
 
-  void meet(int rank);
   void watch();
   // Fails the world when there is a reason to.
   void look_for_failures();
@@ -59,11 +58,11 @@ class NcclWorld {
   std::shared_ptr<MeetingBoard> board_;  // where ranks meet to be connected
   std::vector<Rank> ranks_;
   std::deque<NcclOrder> orders_;
-  std::unique_ptr<DeviceExchange> exchange_;
 
-  std::mutex mutex_;
-  std::condition_variable stop_;
+  std::mutex mutex_;  // of what follows, until the ranks are connected
+  std::condition_variable changed_;
   bool is_stopping_ = false;
+  std::unique_ptr<DeviceExchange> exchange_;
   std::thread watcher_;
 };
 
