@@ -24,7 +24,7 @@ ldd "$bundle/ithaca_gpu" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
 # The other machine's C++ runtime is used unless it is too old: CUDA's libraries were built against it.
 mkdir -p "$bundle/lib/fallback"
 mv "$bundle"/lib/libstdc++.so.* "$bundle"/lib/libgcc_s.so.* "$bundle/lib/fallback/"
-cp scripts/gpu_check.sh "$bundle/"
+cp scripts/gpu_check.sh scripts/gpu_environment.sh scripts/scaling_check.sh "$bundle/"
 mkdir -p "$bundle/data"
 cp -r tests/data/models "$bundle/data/"
 tar -C "$(dirname "$bundle")" -c "$(basename "$bundle")" | gzip -6 >"$bundle.tar.gz.partial"

@@ -18,26 +18,8 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$logs"
 failures=0
 
-# ---- where CUDA's libraries are ----
-python_root=$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null || true)
-search=()
-for root in "$folder/lib" /usr/local/cuda /usr/local/cuda-13* /usr/local/nvidia /usr/lib/x86_64-linux-gnu "$python_root/lib" /opt/*/.venv/lib; do
-  [ -d "$root" ] && search+=("$root/")
-done
-path=$folder/lib
-for name in libcublasLt.so.13 libcublas.so.13 libcudnn.so.9 libnvrtc.so.13 libcupti.so.13 libnccl.so.2; do
-  found=$(find -L "${search[@]}" -maxdepth 7 -name "$name" -not -path '*/stubs/*' 2>/dev/null | head -1)
-  [ -n "$found" ] && path=$path:$(dirname "$found")
-  echo "$name: ${found:-not found (the loader may know it)}"
-done
-export LD_LIBRARY_PATH=$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-[ -d "$folder/data/models" ] && export ITHACA_TEST_DATA=$(cd "$folder" && pwd)/data
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "nvidia-smi does not answer"
-# "not found" is also said of symbol versions that the C++ runtime here is too old for.
-if ldd "$program" 2>&1 | grep -E 'not found' | grep -qE 'libstdc|libgcc|GLIBCXX|CXXABI'; then
-  export LD_LIBRARY_PATH=$folder/lib/fallback:$LD_LIBRARY_PATH
-fi
-ldd "$program" 2>&1 | grep 'not found' && { echo "gpu_check: libraries are missing" >&2; exit 1; }
+. "$here/gpu_environment.sh"
+find_gpu_libraries "$folder" "$program" || { echo "gpu_check: libraries are missing" >&2; exit 1; }
 
 # ---- tests ----
 # run_shards NAME FILTER SHARDS: in the background, each shard a process with a log.
