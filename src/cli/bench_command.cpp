@@ -230,6 +230,7 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
       ->type_name("N")
       ->capture_default_str();
   step->add_option("--ring-size", arguments.ring_size, "For hybrid; 0: chosen")->type_name("N")->capture_default_str();
+  step->add_option("--zero", arguments.zero, "As parallel.zero: 0 or 1")->type_name("STAGE")->capture_default_str();
   step->add_option("--steps", arguments.steps, "Steps that are measured")->type_name("N")->capture_default_str();
   step->add_option("--warmup", arguments.warmup, "Steps before them")->type_name("N")->capture_default_str();
   step->add_flag("--phases", arguments.phases, "Record one more step of every row: where its time goes, by phase");

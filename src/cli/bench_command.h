@@ -28,6 +28,7 @@ struct BenchArguments {
   std::string layout = "auto";
   int64_t ulysses_size = 0;
   int64_t ring_size = 0;
+  std::string zero = "1";
   std::vector<std::string> recompute = {"attention"};
   int steps = 3;
   int warmup = 2;

@@ -35,6 +35,8 @@ StepBenchmark step_benchmark(const BenchArguments& arguments, const BackendChoic
   benchmark.layout = arguments.layout;
   benchmark.ulysses_size = arguments.ulysses_size;
   benchmark.ring_size = arguments.ring_size;
+  benchmark.zero =
+      parse_choice("--zero", arguments.zero, {ZeroStage::replicated, ZeroStage::optimizer_state}, zero_stage_name);
   benchmark.steps = arguments.steps;
   benchmark.warmup = arguments.warmup;
   benchmark.phases = arguments.phases;

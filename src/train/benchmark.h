@@ -17,6 +17,7 @@
 #include "comm/transport.h"
 #include "model/description.h"
 #include "model/model_options.h"
+#include "shard/zero_stage.h"
 #include "tensor/memory.h"
 #include "train/backend_choice.h"
 
@@ -66,6 +67,7 @@ struct StepBenchmark {
   std::string layout = "auto";
   int64_t ulysses_size = 0;
   int64_t ring_size = 0;
+  ZeroStage zero = ZeroStage::optimizer_state;
   int warmup = 2;
   int steps = 3;
   int64_t memory_limit_bytes = 0;

@@ -147,6 +147,7 @@ class StepMeasurement {
     options.mesh.ulysses = choice.sizes.ulysses_size;
     options.schedule = choice.sizes.kind;
     options.layout = choice.layout;
+    options.zero = benchmark_.zero;
     options.memory_limit_bytes = benchmark_.memory_limit_bytes;
     options.model.recompute = rows_[begin].row.recompute;
     options.traced = benchmark_.phases;

@@ -26,21 +26,27 @@ RunSettings on_cuda(const MatrixMesh& mesh, RecomputePolicy policy, DType comput
   return settings;
 }
 
-// One rank and every schedule over 2, 3 and 4, with another policy and tile each.
+// One rank and every schedule over 2, 3 and 4, with another policy and tile each, at both stages of ZeRO.
 struct GpuRun {
   MatrixMesh mesh;
   RecomputePolicy policy = RecomputePolicy::attention;
   int64_t tile = 0;
+  ZeroStage zero = ZeroStage::optimizer_state;
 };
+RunSettings on_cuda(const GpuRun& run, DType compute_dtype, bool deterministic = false) {
+  RunSettings settings = on_cuda(run.mesh, run.policy, compute_dtype, run.tile, deterministic);
+  settings.zero = run.zero;
+  return settings;
+}
 std::vector<GpuRun> runs() {
   using enum RecomputePolicy;
   return {
       {{ScheduleKind::ring, Layout::contiguous, 1, 1}, none, 0},
       {{ScheduleKind::ring, Layout::contiguous, 1, 1}, full, 31},
       {{ScheduleKind::ring, Layout::zigzag, 2, 1}, attention, 17},
-      {{ScheduleKind::ring, Layout::striped, 4, 1}, full, 0},
+      {{ScheduleKind::ring, Layout::striped, 4, 1}, full, 0, ZeroStage::replicated},
       {{ScheduleKind::all_gather, Layout::zigzag, 3, 1}, attention, 0},
-      {{ScheduleKind::ulysses, Layout::contiguous, 1, 2}, none, 0},
+      {{ScheduleKind::ulysses, Layout::contiguous, 1, 2}, none, 0, ZeroStage::replicated},
       {{ScheduleKind::ulysses, Layout::contiguous, 1, 4}, attention, 13},
       {{ScheduleKind::hybrid, Layout::zigzag, 2, 2}, full, 0},
   };
@@ -73,7 +79,7 @@ TEST_P(GpuParity, Float32AgreesWithHuggingFaceOnEveryMesh) {
   const ReferenceCase reference(GetParam());
   const ModelDescription& model = reference.directory.description();
   for (const GpuRun& each : runs()) {
-    const RunSettings run = on_cuda(each.mesh, each.policy, DType::float32, each.tile);
+    const RunSettings run = on_cuda(each, DType::float32);
     SCOPED_TRACE(run.describe());
     const RunOutcome outcome =
         run_case(model, &reference.directory, {reference.plain}, run, reference.adamw, reference.learning_rate, 3);
@@ -105,7 +111,7 @@ TEST_P(GpuParity, Bfloat16StaysWithinTheErrorOfOneRank) {
   double own_gradient_error = 0.0;
   double own_loss_error = 0.0;
   for (const GpuRun& each : runs()) {
-    const RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile);
+    const RunSettings run = on_cuda(each, DType::bfloat16);
     SCOPED_TRACE(run.describe());
     const RunOutcome outcome =
         run_case(model, &reference.directory, {reference.plain}, run, reference.adamw, reference.learning_rate, 3);
@@ -151,7 +157,7 @@ TEST_F(GpuRealShapes, Float32OnEveryMeshEqualsOneRank) {
     EXPECT_LT(gradient_error(expected.gradients, on_cpu.gradients), 4 * kBound);
     EXPECT_LT(std::abs(expected.loss / on_cpu.loss - 1.0), kBound);
     for (const GpuRun& each : runs()) {
-      check_against(expected, model_, {sequence}, on_cuda(each.mesh, each.policy, DType::float32, each.tile));
+      check_against(expected, model_, {sequence}, on_cuda(each, DType::float32));
     }
   }
 }
@@ -168,7 +174,7 @@ TEST_F(GpuRealShapes, Bfloat16StaysWithinTheErrorOfOneRank) {
           run_case(model, nullptr, {sequence}, settings_of({}, RecomputePolicy::attention, 0, 0), {}, 1e-4, 1);
       double own_error = 0.0;
       for (const GpuRun& each : runs()) {
-        const RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile);
+        const RunSettings run = on_cuda(each, DType::bfloat16);
         SCOPED_TRACE(run.describe());
         const RunOutcome outcome = run_case(model, nullptr, {sequence}, run, {}, 1e-4, 1);
         const double error = gradient_error(outcome.gradients, expected.gradients);
@@ -184,7 +190,7 @@ TEST_F(GpuRealShapes, Bfloat16StaysWithinTheErrorOfOneRank) {
 TEST_F(GpuRealShapes, DeterministicRunsGiveTheSameBits) {
   const Sequence sequence = random_sequence(1100, model_.vocabulary, {700, 400}, 5);
   for (const GpuRun& each : runs()) {
-    const RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile, true);
+    const RunSettings run = on_cuda(each, DType::bfloat16, true);
     SCOPED_TRACE(run.describe());
     const RunOutcome first = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
     for (int again = 0; again < 3; ++again) {
@@ -193,7 +199,34 @@ TEST_F(GpuRealShapes, DeterministicRunsGiveTheSameBits) {
       EXPECT_EQ(std::memcmp(&first.grad_norm, &second.grad_norm, sizeof(double)), 0);
       EXPECT_TRUE(first.gradients == second.gradients);
       EXPECT_TRUE(first.weights == second.weights);
+      EXPECT_TRUE(first.compute_weights == second.compute_weights);
     }
+  }
+}
+
+// Gradients are summed in the order of the ranks and the update is by element, so that the stages give the same bits:
+// masters, and what the next forward reads, on ranks that share a sequence and on ranks that do not.
+TEST_F(GpuRealShapes, BothStagesOfZeroTrainTheSameWeights) {
+  const std::vector<Sequence> sequences = {random_sequence(1100, model_.vocabulary, {700, 400}, 5),
+                                           random_sequence(900, model_.vocabulary, {900}, 6)};
+  AdamWOptions adamw;
+  adamw.weight_decay = 0.1;
+  adamw.max_grad_norm = 0.0;  // the norm is a sum in another order
+  for (const int dp_shard : {1, 2}) {
+    RunSettings run = on_cuda({ScheduleKind::ring, Layout::zigzag, 3 - dp_shard, 1}, RecomputePolicy::attention,
+                              DType::bfloat16, 0, true);
+    run.mesh.dp_shard = dp_shard;
+    run.accumulation = 3 - dp_shard;
+    run.zero = ZeroStage::replicated;
+    const RunOutcome zero = run_case(model_, nullptr, sequences, run, adamw, 1e-3, 3);
+    run.zero = ZeroStage::optimizer_state;
+    SCOPED_TRACE(run.describe());
+    const RunOutcome one = run_case(model_, nullptr, sequences, run, adamw, 1e-3, 3);
+    EXPECT_NEAR(one.grad_norm / zero.grad_norm, 1.0, 1e-12);
+    EXPECT_TRUE(one.gradients == zero.gradients);
+    EXPECT_TRUE(one.weights == zero.weights);
+    EXPECT_TRUE(one.compute_weights == zero.compute_weights);
+    EXPECT_LT(one.loss_after_steps, one.loss);
   }
 }
 
@@ -205,7 +238,7 @@ TEST_F(GpuRealShapes, BothTransportsGiveTheSameBits) {
   for (const GpuRun& each : runs()) {
     const int ranks = each.mesh.ring * each.mesh.ulysses;
     if (ranks == 1 || ranks > cuda_device_count()) continue;
-    RunSettings run = on_cuda(each.mesh, each.policy, DType::bfloat16, each.tile, true);
+    RunSettings run = on_cuda(each, DType::bfloat16, true);
     SCOPED_TRACE(run.describe());
     const RunOutcome peers = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
     run.backend.transport = Transport::nccl;
