@@ -7,7 +7,8 @@
 // blocks have the same dtype and element count. Their memory must stay until the operation has run, also when an
 // exception ends the rank: that of an arena does, as its backend stops its streams before it goes. Blocks may be empty.
 // Sums are made in rank order, so results are the same bits on every rank and in every run. Forms: threads of one
-// process (comm/thread_ranks.h); processes, NCCL and meta later. Thread-safety: the rank's own thread.
+// process that read each other's memory or send through NCCL (comm/thread_ranks.h). Thread-safety: the rank's own
+// thread.
 #pragma once
 
 #include <array>
