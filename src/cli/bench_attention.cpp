@@ -13,10 +13,8 @@ namespace ithaca {
 namespace {
 
 nlohmann::ordered_json raw_attention(const AttentionBenchmarkRow& row, const BackendChoice& backend,
-                                     const AttentionBenchmark& benchmark) {
-  const HeadShape& heads = benchmark.heads;
+                                     const HeadShape& heads) {
   nlohmann::ordered_json line = raw_row("attention", backend, row.ranks);
-  line["transport"] = transport_name(benchmark.transport);
   line["query_heads"] = heads.query_heads;
   line["key_heads"] = heads.key_heads;
   line["head_size"] = heads.key_size;
@@ -56,14 +54,14 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
   benchmark.documents = document_mixes(arguments);
   benchmark.window = arguments.window;
   benchmark.ranks = arguments.ranks;
-  benchmark.transport = parse_transport(arguments.transport);
   benchmark.schedules = arguments.schedules;
   benchmark.predicted_ranks = arguments.predicted_ranks;
   benchmark.seconds_per_measurement = arguments.seconds;
-  out << fmt::format("attention, {}/{} heads of {}, causal{}, {}\n{}\n", arguments.query_heads, arguments.key_heads,
+  out << fmt::format("attention, {}/{} heads of {}, causal{}, {}\n{}{}\n", arguments.query_heads, arguments.key_heads,
                      arguments.head_size,
                      arguments.window > 0 ? fmt::format(", window {}", arguments.window) : std::string(),
-                     documents_text(benchmark.documents), device_text(backend, arguments.ranks));
+                     documents_text(benchmark.documents), device_text(backend, arguments.ranks),
+                     transport_text(backend, arguments.ranks));
   if (!arguments.predicted_ranks.empty()) {
     out << fmt::format("predicted for {} ranks\n", fmt::join(arguments.predicted_ranks, ", "));
   }
@@ -73,7 +71,7 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
   bool all_ran = true;
   bool any_predicted = false;
   run_attention_benchmark(benchmark, [&](const AttentionBenchmarkRow& row) {
-    raw.add(raw_attention(row, backend, benchmark));
+    raw.add(raw_attention(row, backend, benchmark.heads));
     out << fmt::format("{:>9} {:<16} {:>5} {:<20} ", row.tokens,
                        row.documents.kind == DocumentMix::Kind::one ? "one" : document_mix_text(row.documents),
                        row.ranks, row.schedule);

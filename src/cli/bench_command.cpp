@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "base/choice.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/file_output.h"
@@ -63,6 +62,7 @@ nlohmann::ordered_json raw_row(const char* bench, const BackendChoice& backend, 
   row["device"] = backend.device_name;
   row["devices"] = backend.kind == BackendKind::cuda ? std::min(ranks, backend.devices) : 1;
   row["ranks"] = ranks;
+  row["transport"] = transport_name(backend.transport);
   row["dtype"] = dtype_name(backend.compute_dtype);
   return row;
 }
@@ -95,13 +95,13 @@ std::string device_text(const BackendChoice& backend, int ranks) {
                      backend.deterministic ? ", deterministic" : "");
 }
 
+std::string transport_text(const BackendChoice& backend, int ranks) {
+  return std::min(ranks, backend.devices) > 1 ? fmt::format(", {}", transport_name(backend.transport)) : "";
+}
+
 std::vector<int64_t> tokens_or(const BenchArguments& arguments, const BackendChoice& backend) {
   if (!arguments.tokens.empty()) return arguments.tokens;
   return {backend.kind == BackendKind::cuda ? kDefaultBenchTokensOnGpu : kDefaultBenchTokensOnCpu};
-}
-
-Transport parse_transport(const std::string& text) {
-  return parse_choice("--transport", text, {Transport::peer, Transport::nccl}, transport_name);
 }
 
 std::vector<DocumentMix> document_mixes(const BenchArguments& arguments) {
@@ -188,7 +188,9 @@ void add_ranks(CLI::App* command, BenchArguments& arguments) {
 }
 
 void add_transport(CLI::App* command, BenchArguments& arguments) {
-  command->add_option("--transport", arguments.transport, "How bytes move between GPUs: peer (peer access) or nccl")
+  command
+      ->add_option("--transport", arguments.transport,
+                   "How bytes move between GPUs: auto, peer or nccl, as parallel.transport")
       ->type_name("NAME")
       ->capture_default_str();
 }
@@ -311,11 +313,12 @@ int bench_command(const CLI::App& app, const BenchArguments& arguments, std::ost
   if (arguments.output.empty() && bench->get_subcommands().front()->count("--output") > 0) {
     throw ConfigurationError("--output: the path is empty; name a file, or leave --output out");
   }
-  const BackendChoice backend = choose_backend(arguments.backend, arguments.compute_dtype, arguments.deterministic);
+  BackendChoice backend = choose_backend(arguments.backend, arguments.compute_dtype, arguments.deterministic);
   RawRows raw(arguments.output);
+  if (bench->got_subcommand("exchange")) return bench_exchange(arguments, backend, raw, out);
+  settle_transport(backend, "--transport", arguments.transport, arguments.ranks);
   if (bench->got_subcommand("step")) return bench_step(arguments, backend, raw, out);
   if (bench->got_subcommand("attention")) return bench_attention(arguments, backend, raw, out);
-  if (bench->got_subcommand("exchange")) return bench_exchange(arguments, backend, raw, out);
   return bench_gemm(arguments, backend, raw, out);
 }
 

@@ -23,7 +23,7 @@ struct BenchArguments {
   std::vector<std::string> documents = {"0"};  // mixes
   int64_t window = 0;
   std::vector<std::string> transports;  // exchange; empty: all that are possible
-  std::string transport = "peer";       // the others
+  std::string transport = "auto";       // the others
   std::string schedule = "auto";
   std::string layout = "auto";
   int64_t ulysses_size = 0;

@@ -93,10 +93,15 @@ int bench_exchange(const BenchArguments& arguments, const BackendChoice& backend
   benchmark.backend = backend;
   benchmark.ranks = arguments.ranks;
   benchmark.bytes = arguments.sizes.empty() ? exchange_sizes() : parse_sizes(arguments.sizes);
-  benchmark.transports = possible_transports(backend, arguments.ranks);
-  if (!arguments.transports.empty()) {
+  if (arguments.transports.empty()) {
+    benchmark.transports = possible_transports(backend, arguments.ranks);
+  } else {
     benchmark.transports.clear();
-    for (const std::string& text : arguments.transports) benchmark.transports.push_back(parse_transport(text));
+    for (const std::string& text : arguments.transports) {
+      BackendChoice settled = backend;
+      settle_transport(settled, "--transport", text, arguments.ranks);
+      benchmark.transports.push_back(settled.transport);
+    }
     if (benchmark.transports.size() > 2) throw ConfigurationError("--transport: one of peer and nccl, or peer,nccl");
   }
   benchmark.seconds_per_measurement = arguments.seconds;

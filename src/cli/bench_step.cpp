@@ -30,7 +30,6 @@ StepBenchmark step_benchmark(const BenchArguments& arguments, const BackendChoic
     throw ConfigurationError("--documents: a step has one mix of documents; leave the others out");
   benchmark.documents = documents.front();
   benchmark.ranks = arguments.ranks;
-  benchmark.transport = parse_transport(arguments.transport);
   benchmark.schedule = arguments.schedule;
   benchmark.layout = arguments.layout;
   benchmark.ulysses_size = arguments.ulysses_size;
@@ -114,7 +113,6 @@ class StepTable {
  private:
   void add_raw(const StepBenchmarkRow& row) {
     nlohmann::ordered_json line = raw_row("step", benchmark_.backend, benchmark_.ranks);
-    line["transport"] = transport_name(benchmark_.transport);
     line["parameters"] = benchmark_.model.parameter_count();
     line["layers"] = benchmark_.model.layer_count();
     line["tokens"] = row.tokens;
@@ -175,10 +173,11 @@ int bench_longest(StepBenchmark benchmark, RawRows& raw, std::ostream& out) {
 
 int bench_step(const BenchArguments& arguments, const BackendChoice& backend, RawRows& raw, std::ostream& out) {
   const StepBenchmark benchmark = step_benchmark(arguments, backend);
-  out << fmt::format("{}training step of {}\n{}, {}; for each row {}, then {} measured\n",
+  out << fmt::format("{}training step of {}\n{}{}, {}; for each row {}, then {} measured\n",
                      arguments.longest ? "longest sequence for a " : "", model_text(arguments, benchmark.model),
-                     device_text(backend, arguments.ranks), documents_text({benchmark.documents}),
-                     count_text(arguments.warmup, "warm-up step"), count_text(arguments.steps, "step"))
+                     device_text(backend, arguments.ranks), transport_text(backend, arguments.ranks),
+                     documents_text({benchmark.documents}), count_text(arguments.warmup, "warm-up step"),
+                     count_text(arguments.steps, "step"))
       << std::flush;
   if (arguments.longest) return bench_longest(benchmark, raw, out);
   bool all_ran = true;

@@ -39,7 +39,8 @@ int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, Ra
 ModelDescription chosen_model(const BenchArguments& arguments);
 std::string model_text(const BenchArguments& arguments, const ModelDescription& model);
 std::string device_text(const BackendChoice& backend, int ranks);
-std::string count_text(int count, const char* what);  // "2 ranks"
+std::string transport_text(const BackendChoice& backend, int ranks);  // ", nccl" between GPUs, else empty
+std::string count_text(int count, const char* what);                  // "2 ranks"
 std::string documents_text(const std::vector<DocumentMix>& documents);
 std::vector<DocumentMix> document_mixes(const BenchArguments& arguments);
 // --tokens, or what suits the device.
@@ -47,7 +48,6 @@ std::vector<int64_t> tokens_or(const BenchArguments& arguments, const BackendCho
 inline double tera(double flops_per_second) {
   return flops_per_second * 1e-12;
 }
-Transport parse_transport(const std::string& text);
 // The beginning of every raw row.
 nlohmann::ordered_json raw_row(const char* bench, const BackendChoice& backend, int ranks);
 

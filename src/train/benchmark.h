@@ -14,7 +14,6 @@
 #include "attention/schedule.h"
 #include "backend/phase_table.h"
 #include "comm/mesh.h"
-#include "comm/transport.h"
 #include "model/description.h"
 #include "model/model_options.h"
 #include "shard/zero_stage.h"
@@ -61,8 +60,7 @@ struct StepBenchmark {
   std::vector<int64_t> tokens;             // of the sequence, whole; one row each
   std::vector<RecomputePolicy> recompute;  // times one row each
   DocumentMix documents;
-  int ranks = 1;  // sp_size
-  Transport transport = Transport::peer;
+  int ranks = 1;                  // sp_size
   std::string schedule = "auto";  // as in a recipe, with layout
   std::string layout = "auto";
   int64_t ulysses_size = 0;
@@ -127,7 +125,6 @@ struct AttentionBenchmark {
   std::vector<DocumentMix> documents = {DocumentMix{}};  // one after the other; one document comes first
   int64_t window = 0;
   int ranks = 2;
-  Transport transport = Transport::peer;
   // "ulysses", "ring:zigzag", "ring:striped", "all_gather", "hybrid:2x4:zigzag" (ulysses x ring); zigzag where a ring
   // has no layout. Empty: benchmark_schedules(ranks).
   std::vector<std::string> schedules;

@@ -169,7 +169,7 @@ class AttentionMeasurement {
     sizes.ring = split.sizes.ring_size;
     sizes.ulysses = split.sizes.ulysses_size;
     ThreadRankOptions options;
-    options.transport = split.ranks > 1 ? benchmark_.transport : Transport::peer;
+    options.transport = split.ranks > 1 ? benchmark_.backend.transport : Transport::peer;
     try {
       run_thread_ranks(sizes.ranks(), options, [&](ThreadRank& thread) { run_rank(thread, split, sizes, row); });
       complete(row, devices_of(split.ranks));
@@ -272,7 +272,7 @@ LinkRates measure_links(const AttentionBenchmark& benchmark) {
   ExchangeBenchmark exchanges;
   exchanges.backend = benchmark.backend;
   exchanges.ranks = benchmark.ranks;
-  exchanges.transports = {benchmark.transport};
+  exchanges.transports = {benchmark.backend.transport};
   exchanges.bytes = {kMiB / 4, kMiB, 4 * kMiB, 16 * kMiB, 64 * kMiB, 256 * kMiB};
   if (benchmark.backend.kind == BackendKind::cpu) exchanges.bytes.resize(4);
   exchanges.exchanges = {"send_receive", "all_to_all, head slices"};

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <memory>
 
-#include "backend/cuda/cuda_backend.h"
 #include "backend/device_movement.h"
 #include "base/error.h"
 #include "comm/host_movement.h"
@@ -179,8 +178,17 @@ std::vector<std::string> exchange_names() {
 }
 
 std::vector<Transport> possible_transports(const BackendChoice& backend, int ranks) {
-  const bool nccl = backend.kind == BackendKind::cuda && ranks <= backend.devices && cuda_nccl_absence_reason().empty();
-  return nccl ? std::vector{Transport::peer, Transport::nccl} : std::vector{Transport::peer};
+  std::vector<Transport> possible;
+  for (const Transport transport : {Transport::peer, Transport::nccl}) {
+    BackendChoice choice = backend;
+    try {
+      settle_transport(choice, "transport", std::string(transport_name(transport)), ranks);
+      possible.push_back(transport);
+    } catch (const ConfigurationError&) {
+      // Not for these ranks: left out.
+    }
+  }
+  return possible;
 }
 
 std::vector<int64_t> exchange_sizes() {

@@ -48,7 +48,7 @@ struct ExchangeBenchmarkRow {
 //   all_reduce       one tensor
 std::vector<std::string> exchange_names();
 
-// The transports that `ranks` ranks can have on the backend: nccl where the library is there and every rank has a GPU.
+// The transports that `ranks` ranks can have on the backend, by the rules of settle_transport.
 std::vector<Transport> possible_transports(const BackendChoice& backend, int ranks);
 
 // Sizes from 1 MiB to 1 GiB, each four times the one before.

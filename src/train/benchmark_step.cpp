@@ -126,7 +126,7 @@ class StepMeasurement {
   size_t run(size_t begin, size_t end) {
     at_ = begin;
     ThreadRankOptions options;
-    options.transport = benchmark_.transport;
+    options.transport = benchmark_.backend.transport;
     try {
       run_thread_ranks(benchmark_.ranks, options, [&](ThreadRank& thread) { run_rank(thread, begin, end); });
     } catch (const OutOfMemoryError& error) {
