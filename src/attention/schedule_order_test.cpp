@@ -49,6 +49,17 @@ TEST(ScheduleOrder, PausesChangeNothing) {
   }
 }
 
+// Where kernels wait for those of other ranks, a rank's exchanges have one order over all of its groups, and those of
+// all ranks must agree; they do, also where hops are skipped.
+TEST(ScheduleOrder, AgreesBetweenRanksAndGroups) {
+  for (const ScheduleCase& test_case : cases()) {
+    const SequenceInputs inputs = random_inputs(test_case.heads, 97, 4);
+    const SequenceResults plain = run_case(test_case, inputs).results;
+    EXPECT_TRUE(same_bits(plain, run_case(test_case, inputs, watched({1, 200, 200}), Transport::nccl).results))
+        << test_case.describe();
+  }
+}
+
 // Forward and backward return while the compute stream has not even begun.
 TEST(ScheduleOrder, TheHostNeverWaits) {
   for (const ScheduleCase& test_case : cases()) {

@@ -13,6 +13,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/reference_attention.h"
 #include "base/random.h"
+#include "comm/device_testing.h"
 #include "comm/thread_ranks.h"
 
 namespace ithaca::testing {
@@ -189,9 +190,11 @@ void MeshRank::finish() const {
   backend.finish(backend.record(backend.compute_stream()));
 }
 
-void run_on_mesh(int ulysses, int ring, const std::function<void(MeshRank&)>& body, const BackendWrapper& wrap) {
+void run_on_mesh(int ulysses, int ring, const std::function<void(MeshRank&)>& body, const BackendWrapper& wrap,
+                 Transport transport) {
   ThreadRankOptions options;
   options.timeout_seconds = 60.0;
+  options.transport = transport;
   run_thread_ranks(ulysses * ring, options, [&](ThreadRank& rank) {
     CpuBackendOptions backend_options;
     backend_options.memory_limit_bytes = int64_t{1} << 30;
@@ -201,13 +204,15 @@ void run_on_mesh(int ulysses, int ring, const std::function<void(MeshRank&)>& bo
     MeshSizes sizes;
     sizes.ulysses = ulysses;
     sizes.ring = ring;
-    Mesh mesh(rank.connect(*backend), sizes);
+    HostDeviceMovement movement(*backend);
+    Mesh mesh(transport == Transport::nccl ? rank.connect(*backend, movement) : rank.connect(*backend), sizes);
     MeshRank here{*backend, mesh};
     body(here);
   });
 }
 
-CaseRun run_case(const ScheduleCase& test_case, const SequenceInputs& inputs, const BackendWrapper& wrap) {
+CaseRun run_case(const ScheduleCase& test_case, const SequenceInputs& inputs, const BackendWrapper& wrap,
+                 Transport transport) {
   CaseRun run;
   run.results = empty_results(test_case.heads, test_case.documents.total_tokens());
   run.ranks.resize(static_cast<size_t>(test_case.ranks()));
@@ -239,7 +244,7 @@ CaseRun run_case(const ScheduleCase& test_case, const SequenceInputs& inputs, co
         report.memory_left = usage.current;
         report.visible_pairs_times_heads = plan->visible_pairs_times_heads();
       },
-      wrap);
+      wrap, transport);
   return run;
 }
 

@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "comm/communicator.h"
 #include "comm/mesh.h"
+#include "comm/transport.h"
 
 namespace ithaca::testing {
 
@@ -66,7 +67,8 @@ struct CaseRun {
 using BackendWrapper = std::function<std::unique_ptr<Backend>(int rank, std::unique_ptr<Backend> backend)>;
 
 // Forward and backward of the case on its ranks. Inputs are handed over as strided views of one fused tensor per rank.
-CaseRun run_case(const ScheduleCase& test_case, const SequenceInputs& inputs, const BackendWrapper& wrap = {});
+CaseRun run_case(const ScheduleCase& test_case, const SequenceInputs& inputs, const BackendWrapper& wrap = {},
+                 Transport transport = Transport::peer);
 
 // One rank of run_on_mesh.
 struct MeshRank {
@@ -75,8 +77,10 @@ struct MeshRank {
   // Waits for everything.
   void finish() const;
 };
-// Runs `body` on ulysses x ring thread ranks with a CPU backend each.
-void run_on_mesh(int ulysses, int ring, const std::function<void(MeshRank&)>& body, const BackendWrapper& wrap = {});
+// Runs `body` on ulysses x ring thread ranks with a CPU backend each. With Transport::nccl they send each other
+// messages, in host memory all the same (comm/device_testing.h).
+void run_on_mesh(int ulysses, int ring, const std::function<void(MeshRank&)>& body, const BackendWrapper& wrap = {},
+                 Transport transport = Transport::peer);
 
 // One rank's shard of a case with its tensors, for tests that call a schedule themselves.
 class RankTensors {
