@@ -123,17 +123,19 @@ struct StoreRank {
 };
 
 void run_store(const Case& test_case, const WatchedBackendOptions& options,
-               const std::function<void(const StoreRank&)>& body) {
+               const std::function<void(const StoreRank&)>& body, const std::vector<ParameterSpec>& specs = odd_specs(),
+               int64_t memory_limit_bytes = int64_t{1} << 20) {
   ThreadRankOptions ranks;
   ranks.timeout_seconds = 60.0;
   run_thread_ranks(test_case.mesh.ranks(), ranks, [&](ThreadRank& thread) {
     CpuBackendOptions backend_options;
-    backend_options.memory_limit_bytes = backend_options.host_memory_limit_bytes = int64_t{1} << 20;
+    backend_options.memory_limit_bytes = memory_limit_bytes;
+    backend_options.host_memory_limit_bytes = int64_t{1} << 20;
     WatchedBackendOptions own = options;
     own.seed = options.seed * 100 + static_cast<uint64_t>(thread.rank());
     DtypeBackend backend(make_cpu_backend(backend_options), own, test_case.compute_dtype);
     Mesh mesh(thread.connect(backend), test_case.mesh);
-    ShardedParameters store(odd_specs(), backend, mesh, test_case.stage);
+    ShardedParameters store(specs, backend, mesh, test_case.stage);
     body({backend, mesh, store, backend.compute_stream()});
   });
 }
@@ -234,6 +236,23 @@ TEST(ShardedParameters, WhatIsSetIsReadOnEveryRank) {
       }
     });
   }
+}
+
+TEST(ShardedParameters, LargeParametersTravelInPieces) {
+  std::vector<ParameterSpec> specs(2);
+  specs[0] = {.name = "small", .extents = {77}, .unit = 0};
+  specs[1] = {.name = "large", .extents = {ShardedParameters::kTransferElements + 1001}, .unit = 0};
+  std::vector<float> values(static_cast<size_t>(specs[1].extents.product()));
+  for (size_t index = 0; index < values.size(); ++index)
+    values[index] = static_cast<float>(index % 251);  // in bfloat16
+  const auto check = [&](const StoreRank& here) {
+    here.store.set_weights(1, values);
+    EXPECT_TRUE(here.weights(1) == values);
+    const MemoryUsage& usage = here.backend.arena(Tier::device).usage();
+    EXPECT_EQ(usage.peak - usage.current, ShardedParameters::kTransferElements * 4);
+    EXPECT_TRUE(here.acquired(1) == values);
+  };
+  run_store({mesh_of(1, 1, 2), ZeroStage::optimizer_state, DType::bfloat16}, {}, check, specs, int64_t{1} << 28);
 }
 
 // Two steps: sums of gradients, one update, the new weights everywhere, and the bytes of all that.

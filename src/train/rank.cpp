@@ -17,6 +17,10 @@ std::string memory_advice(const TrainingRankOptions& options, const MemoryUsage&
     if (options.zero == ZeroStage::replicated && shard_count(options.mesh, ZeroStage::optimizer_state) > 1) {
       return "parallel.zero: 1 leaves each rank a part of the optimizer state, instead of all of it";
     }
+    if (options.zero != ZeroStage::replicated && options.backend.kind == BackendKind::cuda) {
+      return "parallel.sp_size or parallel.dp_shard_size: more GPUs share the optimizer state; most of the memory is "
+             "that, weights and gradients, which do not shrink with the sequence";
+    }
     return "memory.limit_gib: more memory for each rank (or fewer ranks on this machine); most of it holds the model's "
            "weights, gradients and optimizer "
            "state, which do not shrink with the sequence";

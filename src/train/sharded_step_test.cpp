@@ -241,6 +241,8 @@ TEST(ShardedStep, OutOfMemoryNamesTheStageThatTakesLess) {
   EXPECT_EQ(memory_advice(options, usage).rfind("parallel.zero: 1", 0), 0u) << memory_advice(options, usage);
   options.zero = ZeroStage::optimizer_state;
   EXPECT_EQ(memory_advice(options, usage).find("parallel.zero"), std::string::npos);
+  options.backend.kind = BackendKind::cuda;  // where more ranks are more memory
+  EXPECT_EQ(memory_advice(options, usage).rfind("parallel.sp_size or parallel.dp_shard_size", 0), 0u);
   options.mesh = mesh_of(2, 1, 1);  // nobody to share with
   options.zero = ZeroStage::replicated;
   EXPECT_EQ(memory_advice(options, usage).find("parallel.zero"), std::string::npos);
