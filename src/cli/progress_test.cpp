@@ -104,6 +104,16 @@ TEST_F(ProgressTest, ThePlanSaysWhatWillHappen) {
                            "note       something unusual"));
 }
 
+TEST_F(ProgressTest, ThePlanSaysHowBytesMove) {
+  RunPlan plan = example_plan();
+  plan.backend.transport_reason = "peer: the GPUs read each other's memory";
+  EXPECT_EQ(plan_lines(recipe_, plan).at(3),
+            "           transport: auto chose peer: the GPUs read each other's memory");
+  plan.backend.transport_reason.clear();
+  plan.backend.transport = Transport::nccl;
+  EXPECT_EQ(plan_lines(recipe_, plan).at(3), "           transport: nccl");
+}
+
 TEST_F(ProgressTest, PlainLinesComeEveryLoggingSteps) {
   run(Verbosity::normal, {});
   EXPECT_THAT(out_.str(), testing::Not(testing::HasSubstr("\x1b")));

@@ -215,6 +215,32 @@ TEST(NcclWorld, IsNotForHostMemory) {
   }
 }
 
+// Rank 0 connects for all of them; when it cannot, nobody waits for it.
+TEST(NcclWorld, AllEndWhenTheLibraryCannotConnect) {
+  class RefusingMovement final : public HostDeviceMovement {
+   public:
+    using HostDeviceMovement::HostDeviceMovement;
+    std::unique_ptr<DeviceExchange> make_exchange(std::span<DeviceMovement* const> /*ranks*/) override {
+      throw CommunicationError("NCCL cannot connect the GPUs 0, 1, 2");
+    }
+  };
+  ThreadRankOptions options;
+  options.transport = Transport::nccl;
+  std::atomic<int> connected{0};
+  try {
+    run_thread_ranks(3, options, [&](ThreadRank& rank) {
+      const auto backend = make_cpu_backend();
+      RefusingMovement movement(*backend);
+      const auto world = rank.connect(*backend, movement);
+      ++connected;
+    });
+    FAIL() << "the ranks should have failed";
+  } catch (const CommunicationError& error) {
+    EXPECT_STREQ(error.what(), "rank 0: NCCL cannot connect the GPUs 0, 1, 2");
+  }
+  EXPECT_EQ(connected.load(), 0);
+}
+
 // A rank that fails before it is connected: nobody waits for it in the library.
 TEST(NcclWorld, NobodyIsConnectedWhenARankFailsBefore) {
   std::atomic<int> made{0};
