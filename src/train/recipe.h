@@ -39,7 +39,7 @@ struct ParallelSection {
   std::string layout = "auto";  // auto | contiguous | zigzag | striped
   int64_t dp_replicate_size = 1;
   int64_t dp_shard_size = 1;
-  int64_t zero = 1;  // the stage of ZeRO, over dp_shard_size x sp_size ranks
+  int64_t zero = 1;                // the stage of ZeRO, over dp_shard_size x sp_size ranks
   std::string transport = "auto";  // auto | peer | nccl
   double comm_timeout_seconds = 600.0;
 };
