@@ -280,6 +280,10 @@ TEST(OptionTable, BrokenYamlSaysWhere) {
   EXPECT_THAT(error_of("boat:\n  oars: [3\nroute:\n"), testing::StartsWith("trip.yaml:3:"));
   EXPECT_THAT(error_of("boat:\n\toars: 3\n"), testing::HasSubstr("YAML forbids tabs there"));
   EXPECT_THAT(error_of("boat: {oars: 3}}\n"), testing::HasSubstr("this is not valid YAML"));
+  // In which yaml-cpp finds one empty document after another, without end.
+  EXPECT_THAT(error_of("!boat.oars,  path\xff\xff\xff"
+                       "a.tring_size:r,  path:!as\n"),
+              testing::HasSubstr("here a second one begins"));
 }
 
 TEST(OptionTable, MissingRequiredOptionsAreErrors) {

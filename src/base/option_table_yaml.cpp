@@ -1,11 +1,14 @@
 // Reading and writing of the option table's YAML. The only file that knows yaml-cpp.
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <map>
+#include <optional>
+#include <sstream>
 
 #include "base/option_table.h"
 
@@ -36,10 +39,54 @@ bool is_quoted(const YAML::Node& node) {
   return node.Tag() == "!";
 }
 
-// All documents of a text. Throws ConfigurationError with the place for what is not YAML.
-std::vector<YAML::Node> load_documents(const std::string& text, const std::string& where) {
+// Looks for the beginning of a second document.
+class DocumentWatch final : public YAML::EventHandler {
+ public:
+  bool has_second() const { return documents_ > 1; }
+  // Of the second document's content.
+  const YAML::Mark& second() const { return second_; }
+
+  void OnDocumentStart(const YAML::Mark&) override { ++documents_; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { note(mark); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { note(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t, const std::string&) override { note(mark); }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    note(mark);
+  }
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    note(mark);
+  }
+  void OnMapEnd() override {}
+
+ private:
+  void note(const YAML::Mark& mark) {
+    if (has_second() && second_.is_null()) second_ = mark;
+  }
+
+  int documents_ = 0;
+  YAML::Mark second_ = YAML::Mark::null_mark();
+};
+
+struct LoadedText {
+  YAML::Node first;                  // null for a text without a document
+  std::optional<YAML::Mark> second;  // where another document begins
+};
+
+// Throws ConfigurationError with the place for what is not YAML. What follows the beginning of a second document is not
+// read: yaml-cpp finds documents without end in some broken texts.
+LoadedText load_text(const std::string& text, const std::string& where) {
   try {
-    return YAML::LoadAll(text);
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    DocumentWatch watch;
+    while (!watch.has_second() && parser.HandleNextDocument(watch)) {
+    }
+    LoadedText loaded;
+    loaded.first = YAML::Load(text);
+    if (watch.has_second()) loaded.second = watch.second();
+    return loaded;
   } catch (const YAML::Exception& fault) {
     const bool has_tab = [&] {
       size_t begin = 0;
@@ -113,13 +160,13 @@ class OptionYamlReader {
       : catalog_(catalog), file_(file), mistakes_(mistakes) {}
 
   std::vector<OptionSetting> read(const std::string& text) {
-    const std::vector<YAML::Node> documents = load_documents(text, file_);
-    if (documents.size() > 1) {
-      throw ConfigurationError(place(file_, documents[1].Mark()) +
+    const LoadedText loaded = load_text(text, file_);
+    if (loaded.second) {
+      throw ConfigurationError(place(file_, *loaded.second) +
                                ": a recipe is one YAML document, but here a second one begins");
     }
-    if (documents.empty() || documents.front().IsNull()) return {};
-    const YAML::Node& root = documents.front();
+    const YAML::Node& root = loaded.first;
+    if (root.IsNull()) return {};
     if (!root.IsMap()) {
       throw ConfigurationError(
           fmt::format("{}: a recipe is a map of sections (\"model:\", \"data:\", ...), but this is {}",
@@ -231,15 +278,15 @@ std::vector<OptionSetting> OptionCatalog::read_yaml(const std::string& text, con
 std::vector<std::string> OptionCatalog::parse_list(const Option& option, const std::string& text,
                                                    const std::string& where) const {
   if (!text.starts_with('[')) return {text};
-  const std::vector<YAML::Node> documents = load_documents(text, where);
-  const bool is_list = documents.size() == 1 && documents.front().IsSequence();
+  const LoadedText loaded = load_text(text, where);
+  const bool is_list = !loaded.second && loaded.first.IsSequence();
   std::vector<std::string> result;
   if (is_list) {
-    for (const YAML::Node& element : documents.front()) {
+    for (const YAML::Node& element : loaded.first) {
       if (element.IsScalar()) result.push_back(element.Scalar());
     }
   }
-  if (!is_list || result.size() != documents.front().size()) {
+  if (!is_list || result.size() != loaded.first.size()) {
     throw ConfigurationError(fmt::format("{}: {} is a list of strings: [first, second]", where, option.full_name()));
   }
   return result;
