@@ -54,6 +54,11 @@ __device__ inline float scaled(float max) {
   return __fmul_rn(max, kLog2E);
 }
 
+// e^(logit - max), where the maximum comes as scaled(max).
+__device__ inline float exponential(float logit, float scaled_max) {
+  return two_to(fmaf(logit, kLog2E, -scaled_max));
+}
+
 // max and sum of e^(x - max) of the numbers seen so far, as powers of two: 2^(x * kLog2E - scaled(max)), whose exponent
 // is one fused operation.
 struct alignas(8) Softmax {
@@ -123,7 +128,7 @@ __device__ inline void add_vectors(Softmax& state, const Pack<T, kWidth> (&vecto
   for (int vector = 0; vector < kCount; ++vector) {
     sums[vector] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sums[vector] += two_to(fmaf(vectors[vector][i], kLog2E, -scaled_high));
+    for (int i = 0; i < kWidth; ++i) sums[vector] += exponential(vectors[vector][i], scaled_high);
   }
   state.sum *= two_to(scaled(state.max) - scaled_high);
 #pragma unroll
@@ -154,9 +159,9 @@ __device__ inline void write_row_loss(const View<T>& view, int64_t row, int64_t 
   view.row_losses[row] = is_valid ? static_cast<double>(weight) * loss : CUDART_NAN;
 }
 
-// scale * softmax of one element, whose maximum comes as scaled(max).
-__device__ inline float softmax_times(float logit, float scaled_max, float scale_over_sum) {
-  return two_to(fmaf(logit, kLog2E, -scaled_max)) * scale_over_sum;
+// scale * (softmax - 1): by what the other elements have of the sum, which is exactly nothing where there are none.
+__device__ inline float label_gradient(float logit, float scaled_max, float sum, float scale_over_sum) {
+  return (exponential(logit, scaled_max) - sum) * scale_over_sum;
 }
 
 template <typename T, int kWidth>
@@ -164,7 +169,7 @@ __device__ inline Pack<T, kWidth> scaled_softmax(const Pack<T, kWidth>& values, 
                                                  float scale_over_sum) {
   Pack<T, kWidth> result;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) result.set(i, softmax_times(values[i], scaled_max, scale_over_sum));
+  for (int i = 0; i < kWidth; ++i) result.set(i, exponential(values[i], scaled_max) * scale_over_sum);
   return result;
 }
 
@@ -220,7 +225,9 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const View<T> v
       const auto values = Pack<T, kWidth>::load(logits + vector * kWidth);
       scaled_softmax(values, scaled_max, scale_over_sum).store(logits + vector * kWidth);
     }
-    if (has_label) logits[label] = from_float<T>(softmax_times(label_logit, scaled_max, scale_over_sum) - scale);
+    if (has_label) {
+      logits[label] = from_float<T>(label_gradient(label_logit, scaled_max, softmax.sum, scale_over_sum));
+    }
   }
 }
 
@@ -418,7 +425,7 @@ __global__ void __launch_bounds__(kRingThreads, 1) cross_entropy_ring_kernel(con
       chunk = chunk + 1 < kRingChunks ? chunk + 1 : 0;
     }
     if (has_label) {  // behind the lane's own store of the vector
-      to[label_here] = from_float<T>(softmax_times(label_logit, scaled_max, scale_over_sum) - scale);
+      to[label_here] = from_float<T>(label_gradient(label_logit, scaled_max, total.sum, scale_over_sum));
     }
     if (has_label || (!is_labelled && rank == 0 && threadIdx.x == 0)) {
       finished = {row, label, label_logit, weight, total};
