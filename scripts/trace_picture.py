@@ -110,6 +110,7 @@ class Picture:
                           f'font-weight="{weight}">{escape(words)}</text>')
 
     def panel(self, trace, title, begin, end):
+        end = max(end, begin + 0.001)  # a clock may not have moved
         scale = (WIDTH - LABEL - 20) / (end - begin)
         self.height += 18
         self.text(10, self.height, f"{title}: {(end - begin) / 1000:.2f} ms", 13, weight="bold")
@@ -164,8 +165,13 @@ def main():
     parser.add_argument("--layer", type=int, help="shown closely; the middle one by default")
     parser.add_argument("--step", type=int, help="of several in the trace; the last one by default")
     arguments = parser.parse_args()
-    with open(arguments.trace, encoding="utf-8") as file:
-        trace = Trace(json.load(file)["traceEvents"], arguments.step)
+    try:
+        with open(arguments.trace, encoding="utf-8") as file:
+            trace = Trace(json.load(file)["traceEvents"], arguments.step)
+    except OSError as error:
+        sys.exit(f"cannot read {arguments.trace}: {error.strerror}")
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        sys.exit(f"{arguments.trace} is not a trace that ithaca train --trace has written")
     picture = Picture()
     picture.panel(trace, f"{trace.step}, all of it", trace.begin, trace.end)
     numbers = sorted({number for _, number in trace.layers})
@@ -180,7 +186,10 @@ def main():
                 picture.panel(trace, f"layer {layer}, {name}", min(e["ts"] for e in spans),
                               max(e["ts"] + e["dur"] for e in spans))
     picture.legend()
-    picture.write(arguments.picture)
+    try:
+        picture.write(arguments.picture)
+    except OSError as error:
+        sys.exit(f"cannot write {arguments.picture}: {error.strerror}")
 
 
 if __name__ == "__main__":

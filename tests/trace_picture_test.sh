@@ -58,3 +58,19 @@ grep -q 'layers 0 to ' err || fail "the layers that are there are not named: $(c
 if picture trace.json none.svg --step 1 2>err; then fail "a step that is not there was drawn"; fi
 grep -q 'step 2, step 3, not step 1' err || fail "the steps that are there are not named: $(cat err)"
 [ ! -e none.svg ] || fail "a picture was left behind"
+
+# What is no trace, or cannot be read or written, is said in one line.
+refused() {
+  local expected=$1
+  shift
+  if picture "$@" 2>err; then fail "drawn: $*"; fi
+  [ "$(wc -l <err)" = 1 ] || fail "not one line: $(cat err)"
+  grep -q "$expected" err || fail "'$expected' is not in: $(cat err)"
+}
+for text in '{}' '[]' 'nonsense' '{"traceEvents": [{"ph": "X"}]}'; do
+  echo "$text" >other.json
+  refused 'other.json is not a trace' other.json none.svg
+done
+refused 'cannot read absent.json: No such file' absent.json none.svg
+refused 'cannot read \.: Is a directory' . none.svg
+refused 'cannot write absent/picture.svg: No such file' trace.json absent/picture.svg
