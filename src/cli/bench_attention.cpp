@@ -57,6 +57,8 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
   benchmark.schedules = arguments.schedules;
   benchmark.predicted_ranks = arguments.predicted_ranks;
   benchmark.seconds_per_measurement = arguments.seconds;
+  check_attention_benchmark(benchmark);
+  raw.open();
   out << fmt::format("attention, {}/{} heads of {}, causal{}, {}\n{}{}\n", arguments.query_heads, arguments.key_heads,
                      arguments.head_size,
                      arguments.window > 0 ? fmt::format(", window {}", arguments.window) : std::string(),

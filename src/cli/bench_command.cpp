@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -18,41 +19,54 @@ namespace ithaca {
 
 namespace {
 
+constexpr int64_t kMostBenchHeads = 1024;  // and elements of one
+
 void check_numbers(const BenchArguments& arguments) {
   const auto refuse = [](const std::string& text) { throw ConfigurationError(text); };
   for (const int64_t tokens : arguments.tokens) {
-    if (tokens < 1) refuse(fmt::format("--tokens: {} is not a number of tokens; at least 1 is needed", tokens));
+    check_benchmark_sequence(tokens, {});
   }
   if (arguments.ranks < 1 || arguments.ranks > 1024) refuse("--ranks must be between 1 and 1024");
   if (arguments.steps < 1) refuse("--steps must be at least 1");
   if (arguments.warmup < 0) refuse("--warmup must be 0 or more");
   if (arguments.attention_layers < 0) refuse("--attention-layers must be 0 (all) or a number of layers");
   if (arguments.window < 0) refuse("--window must be 0 (none) or a number of keys");
-  if (arguments.query_heads < 1 || arguments.key_heads < 1 || arguments.head_size < 2 || arguments.head_size % 2 != 0)
-    refuse("--query-heads and --key-heads must be at least 1, --head-size an even number");
+  for (const auto& [option, size] :
+       {std::pair("--ulysses-size", arguments.ulysses_size), std::pair("--ring-size", arguments.ring_size)}) {
+    if (size < 0 || size > 1024) refuse(fmt::format("{} must be 0 (chosen) or a number of ranks up to 1024", option));
+  }
+  const auto is_count = [](int64_t count) { return count >= 1 && count <= kMostBenchHeads; };
+  if (!is_count(arguments.query_heads) || !is_count(arguments.key_heads) || !is_count(arguments.head_size) ||
+      arguments.head_size % 2 != 0) {
+    refuse(fmt::format("--query-heads and --key-heads must be between 1 and {0}, --head-size an even number up to {0}",
+                       kMostBenchHeads));
+  }
   if (arguments.query_heads % arguments.key_heads != 0) {
     refuse(
         fmt::format("--query-heads {} is not a multiple of --key-heads {}: every key head serves as many query heads",
                     arguments.query_heads, arguments.key_heads));
   }
   if (!(arguments.seconds > 0.0) || arguments.seconds > 600.0) refuse("--seconds must be above 0, up to 600");
-  if (arguments.limit_gib < 0.0) refuse("--limit-gib must be 0 (all that is there) or more");
+  // Written so that what is not a number is refused, and what rounds to no byte at all is no limit of 0.
+  if (arguments.limit_gib != 0.0 && !(arguments.limit_gib >= 1e-6 && arguments.limit_gib <= 1e6)) {
+    refuse("--limit-gib must be 0 (all that is there), or between 1e-6 and 1e6");
+  }
 }
 
 }  // namespace
 
 // ---- what the tables share ----
 
-RawRows::RawRows(const std::string& path) : path_(path) {
-  if (path.empty()) return;
-  file_.open(path, std::ios::out | std::ios::trunc);
-  if (!file_) throw_file_error("cannot write the rows of a benchmark to", path);
+void RawRows::open() {
+  if (path_.empty()) return;
+  file_.open(path_, std::ios::out | std::ios::trunc);
+  if (!file_) throw_file_error("write the rows of a benchmark", path_);
 }
 
 void RawRows::add(const nlohmann::ordered_json& row) {
   if (path_.empty()) return;
   file_ << row.dump() << '\n' << std::flush;
-  if (!file_) throw_file_error("cannot write the rows of a benchmark to", path_);
+  if (!file_) throw_file_error("write the rows of a benchmark", path_);
 }
 
 nlohmann::ordered_json raw_row(const char* bench, const BackendChoice& backend, int ranks) {
@@ -124,6 +138,7 @@ std::string documents_text(const std::vector<DocumentMix>& documents) {
 
 int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, RawRows& raw, std::ostream& out) {
   const ModelDescription model = chosen_model(arguments);
+  raw.open();
   out << fmt::format("matrix products of {}\n{}\n", model_text(arguments, model), device_text(backend, 1))
       << std::flush;
   for (const int64_t tokens : tokens_or(arguments, backend)) {

@@ -120,6 +120,15 @@ TEST(Bench, TheLongestSequenceEndsTheTable) {
   EXPECT_EQ(run_ithaca(words).status, 2);
 }
 
+// Before the host has drawn the tokens, which would take minutes and all of its memory.
+TEST(Bench, LengthsBeyondAllMemoryAreRowsThatDidNotRun) {
+  const ProgramOutcome outcome = run_ithaca({"bench", "step", "--backend", "cpu", "--model", model(), "--tokens",
+                                             "100000000000,64", "--ranks", "2", "--steps", "1", "--warmup", "0"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("100000000000  attention did not run: "));
+  EXPECT_THAT(outcome.out, HasSubstr("\n       64  attention    0."));
+}
+
 TEST(Bench, MistakesAreErrors) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"exchange"}, "--ranks"},
@@ -130,7 +139,20 @@ TEST(Bench, MistakesAreErrors) {
       {{"exchange", "--ranks", "2", "--sizes", "3x"}, "--sizes: '3x'"},
       {{"exchange", "--ranks", "2", "--sizes", "1KiB.."}, "--sizes: '1KiB..'"},
       {{"exchange", "--ranks", "2", "--sizes", "2000GiB"}, "--sizes: '2000GiB'"},
+      {{"exchange", "--ranks", "2", "--sizes", "1GiB..1MiB", "--transport", "peer,peer"}, "--sizes: '1GiB..1MiB'"},
       {{"attention", "--predict-ranks", "4", "--tokens", "64"}, "--predict-ranks needs --ranks"},
+      {{"attention", "--ranks", "2", "--predict-ranks", "1025"}, "--predict-ranks: 1025"},
+      {{"attention", "--ranks", "2", "--predict-ranks", "1000000"}, "--predict-ranks: 1000000"},
+      {{"attention", "--schedules", "rings"}, "--schedules: 'rings'"},
+      {{"attention", "--tokens", "9223372036854775807"}, "--tokens: 9223372036854775807"},
+      {{"attention", "--query-heads", "9223372036854775807", "--key-heads", "1"}, "--query-heads"},
+      {{"attention", "--tokens", "100000000000", "--documents", "16"}, "a mean of 10001 or more works"},
+      {{"step", "--tokens", "1000000000000", "--model", model()}, "--tokens: 1000000000000"},
+      {{"step", "--ulysses-size", "4294967297", "--model", model()}, "--ulysses-size"},
+      {{"step", "--ring-size", "-1", "--model", model()}, "--ring-size"},
+      {{"step", "--limit-gib", "nan", "--model", model()}, "--limit-gib"},
+      {{"step", "--limit-gib", "1e300", "--model", model()}, "--limit-gib"},
+      {{"step", "--limit-gib", "1e-300", "--model", model()}, "--limit-gib"},
       {{"attention", "--ranks", "2", "--predict-ranks", "1"}, "--predict-ranks: 1"},
       {{"attention", "--documents", "long:5"}, "--documents: 'long:5'"},
       {{"step", "--documents", "0,64", "--model", model()}, "--documents: a step has one mix"},
@@ -146,10 +168,30 @@ TEST(Bench, MistakesAreErrors) {
     EXPECT_EQ(outcome.status, 2) << expected;
     EXPECT_THAT(outcome.err, HasSubstr(expected));
   }
+  // Found before anything is measured, and before the rows of an earlier benchmark are gone.
+  const TestFolder folder;
+  folder.write("rows.jsonl", "earlier");
+  for (const auto& arguments :
+       std::vector<std::vector<std::string>>{{"attention", "--ranks", "2", "--schedules", "ring,rings"},
+                                             {"attention", "--predict-ranks", "4"},
+                                             {"exchange", "--ranks", "2", "--sizes", "4KiB,none"},
+                                             {"exchange", "--ranks", "1", "--sizes", "4KiB"},
+                                             {"step", "--model", model(), "--schedule", "ring,ulysses"},
+                                             {"step", "--model", model(), "--attention-layers", "3"},
+                                             {"step", "--model", model(), "--longest", "--tokens", "64,128"},
+                                             {"gemm", "--shape", "round"}}) {
+    std::vector<std::string> words = {"bench"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    words.insert(words.end(), {"--backend", "cpu", "--output", folder.path("rows.jsonl")});
+    const ProgramOutcome outcome = run_ithaca(words);
+    EXPECT_EQ(outcome.status, 2) << arguments.back();
+    EXPECT_EQ(outcome.out, "") << arguments.back();
+    EXPECT_EQ(folder.read("rows.jsonl"), "earlier") << arguments.back();
+  }
   const ProgramOutcome nowhere = run_ithaca(
       {"bench", "exchange", "--backend", "cpu", "--ranks", "2", "--sizes", "4KiB", "--output", "/nowhere/rows.jsonl"});
   EXPECT_EQ(nowhere.status, 1);
-  EXPECT_THAT(nowhere.err, HasSubstr("/nowhere/rows.jsonl"));
+  EXPECT_THAT(nowhere.err, HasSubstr("/nowhere/rows.jsonl: cannot write the rows of a benchmark: "));
 }
 
 }  // namespace

@@ -47,7 +47,11 @@ std::vector<int64_t> parse_sizes(const std::vector<std::string>& texts) {
       continue;
     }
     const int64_t last = parse_size(text, std::string_view(text).substr(dots + 2));
-    for (int64_t size = parse_size(text, std::string_view(text).substr(0, dots)); size <= last; size *= 4) {
+    const int64_t first = parse_size(text, std::string_view(text).substr(0, dots));
+    if (first > last) {
+      throw ConfigurationError(fmt::format("--sizes: '{}' begins above its end; write the smaller size first", text));
+    }
+    for (int64_t size = first; size <= last; size *= 4) {
       sizes.push_back(size);
     }
   }
@@ -105,6 +109,8 @@ int bench_exchange(const BenchArguments& arguments, const BackendChoice& backend
     if (benchmark.transports.size() > 2) throw ConfigurationError("--transport: one of peer and nccl, or peer,nccl");
   }
   benchmark.seconds_per_measurement = arguments.seconds;
+  check_exchange_benchmark(benchmark);
+  raw.open();
   out << fmt::format("exchanges between ranks\n{}; medians of {} samples\n", device_text(backend, arguments.ranks),
                      kExchangeSamples);
   out << fmt::format("{:>10} {:<24} {:<9} {:>11} {:>9} {:>8}\n", "sent", "exchange", "transport", "us", "GB/s",

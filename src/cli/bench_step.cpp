@@ -147,9 +147,6 @@ class StepTable {
 };
 
 int bench_longest(StepBenchmark benchmark, RawRows& raw, std::ostream& out) {
-  if (benchmark.tokens.size() > 1) {
-    throw ConfigurationError("--longest looks from one length upwards; give --tokens one");
-  }
   bool any_failed = false;
   const std::vector<RecomputePolicy> policies = benchmark.recompute;
   for (const RecomputePolicy policy : policies) {
@@ -173,6 +170,11 @@ int bench_longest(StepBenchmark benchmark, RawRows& raw, std::ostream& out) {
 
 int bench_step(const BenchArguments& arguments, const BackendChoice& backend, RawRows& raw, std::ostream& out) {
   const StepBenchmark benchmark = step_benchmark(arguments, backend);
+  check_step_benchmark(benchmark);
+  if (arguments.longest && benchmark.tokens.size() > 1) {
+    throw ConfigurationError("--longest looks from one length upwards; give --tokens one");
+  }
+  raw.open();
   out << fmt::format("{}training step of {}\n{}{}, {}; for each row {}, then {} measured\n",
                      arguments.longest ? "longest sequence for a " : "", model_text(arguments, benchmark.model),
                      device_text(backend, arguments.ranks), transport_text(backend, arguments.ranks),

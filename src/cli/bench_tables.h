@@ -8,6 +8,7 @@
 #include <iosfwd>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/bench_command.h"
@@ -18,10 +19,14 @@
 namespace ithaca {
 
 // The raw numbers of a benchmark's rows, one JSON object a line, on the disk as soon as the row has been measured.
+// Nothing is touched before open(): a file from an earlier benchmark stays until the arguments of this one are known to
+// be good.
 class RawRows {
  public:
-  // Empty: nowhere. Throws FileError where the file cannot be written.
-  explicit RawRows(const std::string& path);
+  // Empty: nowhere.
+  explicit RawRows(std::string path) : path_(std::move(path)) {}
+  // Empties the file. Throws FileError where it cannot be written.
+  void open();
   void add(const nlohmann::ordered_json& row);
 
  private:

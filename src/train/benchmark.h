@@ -44,6 +44,12 @@ DocumentMix parse_document_mix(const std::string& text);
 // As parse_document_mix reads it.
 std::string document_mix_text(const DocumentMix& mix);
 
+// Throws ConfigurationError that names --tokens or --documents: for no or too many tokens, and for documents so short
+// that there would be too many of them.
+void check_benchmark_sequence(int64_t tokens, const DocumentMix& mix);
+inline constexpr int64_t kMostBenchmarkTokens = 100'000'000'000;
+inline constexpr int64_t kMostBenchmarkDocuments = 10'000'000;
+
 // Lengths of documents that fill `tokens` exactly, the same in every run; one document where the mean is not below
 // `tokens`. exponential: drawn one after the other, at least 16 tokens each, the last one cut. long_tailed: tokens /
 // mean documents (rounded), drawn from a log-normal distribution with sigma 1.2 (half of them are below 0.49 means, one
@@ -102,6 +108,9 @@ struct StepBenchmarkResult {
   std::vector<StepBenchmarkRow> rows;
 };
 
+// Throws ConfigurationError for what cannot be measured, whatever the memory. run_step_benchmark does so first.
+void check_step_benchmark(const StepBenchmark& benchmark);
+
 StepBenchmarkResult run_step_benchmark(const StepBenchmark& benchmark,
                                        const std::function<void(const StepBenchmarkRow&)>& on_row);
 
@@ -152,6 +161,10 @@ struct AttentionBenchmarkRow {
   double exposed_share = 0.0;              // of one forward and backward: rank 0's compute waits
   int64_t bytes_sent = 0;                  // by rank 0, one forward and backward
 };
+
+// Throws ConfigurationError for what cannot be measured or predicted, whatever the memory. run_attention_benchmark does
+// so first.
+void check_attention_benchmark(const AttentionBenchmark& benchmark);
 
 std::vector<AttentionBenchmarkRow> run_attention_benchmark(
     const AttentionBenchmark& benchmark, const std::function<void(const AttentionBenchmarkRow&)>& on_row);

@@ -72,6 +72,8 @@ struct Split {
   std::string unfit;  // why it is not one for the ranks
 };
 
+constexpr int kMostPredictedRanks = 1024;  // as many as can run
+
 int parse_size(const std::string& schedule, std::string_view text) {
   int size = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
@@ -317,22 +319,46 @@ std::vector<std::string> benchmark_schedules(int ranks, int64_t query_heads) {
   return names;
 }
 
+namespace {
+
+// What is run, and what is predicted.
+struct AllSplits {
+  std::vector<Split> run, predicted;
+};
+
+AllSplits checked_splits(const AttentionBenchmark& benchmark) {
+  AllSplits splits;
+  // With one rank nothing is split; what was asked for must be understood nevertheless.
+  std::vector<Split> run = splits_for(benchmark, benchmark.ranks);
+  if (benchmark.ranks > 1) splits.run = std::move(run);
+  for (const int ranks : benchmark.predicted_ranks) {
+    if (ranks < 2 || ranks > kMostPredictedRanks) {
+      throw ConfigurationError(
+          fmt::format("--predict-ranks: {} is not a number of ranks between 2 and {}", ranks, kMostPredictedRanks));
+    }
+    for (Split& split : splits_for(benchmark, ranks)) splits.predicted.push_back(std::move(split));
+  }
+  if (!splits.predicted.empty() && benchmark.ranks < 2) {
+    throw ConfigurationError(
+        "--predict-ranks needs --ranks of 2 or more: exchanges between them are what predictions are made from");
+  }
+  for (const int64_t tokens : benchmark.tokens) {
+    for (const DocumentMix& mix : benchmark.documents) check_benchmark_sequence(tokens, mix);
+  }
+  return splits;
+}
+
+}  // namespace
+
+void check_attention_benchmark(const AttentionBenchmark& benchmark) {
+  static_cast<void>(checked_splits(benchmark));
+}
+
 std::vector<AttentionBenchmarkRow> run_attention_benchmark(
     const AttentionBenchmark& benchmark, const std::function<void(const AttentionBenchmarkRow&)>& on_row) {
-  const std::vector<Split> splits = benchmark.ranks > 1 ? splits_for(benchmark, benchmark.ranks) : std::vector<Split>{};
-  std::vector<Split> predicted;
-  for (const int ranks : benchmark.predicted_ranks) {
-    if (ranks < 2) throw ConfigurationError(fmt::format("--predict-ranks: {} is not 2 or more ranks", ranks));
-    for (Split& split : splits_for(benchmark, ranks)) predicted.push_back(std::move(split));
-  }
+  const AllSplits splits = checked_splits(benchmark);
   LinkRates links;
-  if (!predicted.empty()) {
-    if (benchmark.ranks < 2) {
-      throw ConfigurationError(
-          "--predict-ranks needs --ranks of 2 or more: exchanges between them are what predictions are made from");
-    }
-    links = measure_links(benchmark);
-  }
+  if (!splits.predicted.empty()) links = measure_links(benchmark);
   std::vector<DocumentMix> mixes = benchmark.documents;
   std::stable_partition(mixes.begin(), mixes.end(),
                         [](const DocumentMix& mix) { return mix.kind == DocumentMix::Kind::one; });
@@ -346,8 +372,8 @@ std::vector<AttentionBenchmarkRow> run_attention_benchmark(
         rows.push_back(std::move(row));
       };
       add(measurement.reference());
-      for (const Split& split : splits) add(measurement.measure(split));
-      for (const Split& split : predicted) add(measurement.predict(split, links));
+      for (const Split& split : splits.run) add(measurement.measure(split));
+      for (const Split& split : splits.predicted) add(measurement.predict(split, links));
     }
   }
   return rows;

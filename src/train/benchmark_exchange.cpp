@@ -197,16 +197,30 @@ std::vector<int64_t> exchange_sizes() {
   return sizes;
 }
 
-std::vector<ExchangeBenchmarkRow> run_exchange_benchmark(
-    const ExchangeBenchmark& benchmark, const std::function<void(const ExchangeBenchmarkRow&)>& on_row) {
+void check_exchange_benchmark(const ExchangeBenchmark& benchmark) {
   if (benchmark.ranks < 2) throw ConfigurationError("--ranks: an exchange takes place between 2 or more ranks");
+  if (benchmark.transports.empty()) {
+    throw ConfigurationError(
+        fmt::format("--transport: neither peer nor nccl can move bytes between {} ranks here; "
+                    "give one of them to read why, or fewer --ranks",
+                    benchmark.ranks));
+  }
+  if (benchmark.bytes.empty()) throw ConfigurationError("--sizes: an exchange benchmark needs a size");
+  for (const int64_t bytes : benchmark.bytes) {
+    if (bytes < 1) throw ConfigurationError(fmt::format("--sizes: {} bytes cannot be sent; 1 or more can", bytes));
+  }
   const std::vector<std::string> all = exchange_names();
-  const std::vector<std::string>& names = benchmark.exchanges.empty() ? all : benchmark.exchanges;
-  for (const std::string& name : names) {
+  for (const std::string& name : benchmark.exchanges) {
     if (std::find(all.begin(), all.end(), name) == all.end()) {
       throw ConfigurationError(fmt::format("'{}' is not one of the exchanges {}", name, fmt::join(all, "; ")));
     }
   }
+}
+
+std::vector<ExchangeBenchmarkRow> run_exchange_benchmark(
+    const ExchangeBenchmark& benchmark, const std::function<void(const ExchangeBenchmarkRow&)>& on_row) {
+  check_exchange_benchmark(benchmark);
+  const std::vector<std::string> names = benchmark.exchanges.empty() ? exchange_names() : benchmark.exchanges;
   std::vector<ExchangeBenchmarkRow> rows;
   for (const Transport transport : benchmark.transports) {
     for (const int64_t bytes : benchmark.bytes) {

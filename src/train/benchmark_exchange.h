@@ -54,7 +54,10 @@ std::vector<Transport> possible_transports(const BackendChoice& backend, int ran
 // Sizes from 1 MiB to 1 GiB, each four times the one before.
 std::vector<int64_t> exchange_sizes();
 
-// Calls `on_row` as each row ends. Throws ConfigurationError for fewer than two ranks and unknown exchanges.
+// Throws ConfigurationError for fewer than two ranks, no or impossible sizes, no transport and unknown exchanges.
+void check_exchange_benchmark(const ExchangeBenchmark& benchmark);
+
+// Calls `on_row` as each row ends. Throws what check_exchange_benchmark throws.
 std::vector<ExchangeBenchmarkRow> run_exchange_benchmark(
     const ExchangeBenchmark& benchmark, const std::function<void(const ExchangeBenchmarkRow&)>& on_row);
 

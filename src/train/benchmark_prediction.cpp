@@ -150,18 +150,24 @@ class BusiestRank {
   std::vector<GroupTensors> groups_;
 };
 
+// A plan looks at every pair of ranks, so only that of one rank is made.
 SequencePlan busiest_plan(const ScheduleSizes& sizes, Layout layout, const Documents& documents, const MaskRule& mask) {
-  SequencePlan busiest;
+  std::vector<Shard> shards;
+  for (int rank = 0; rank < sizes.ring_size; ++rank) {
+    shards.push_back(ring_shard(layout, documents.total_tokens(), rank, sizes.ring_size));
+  }
+  int busiest = 0;
   int64_t most = -1;
   for (int rank = 0; rank < sizes.ring_size; ++rank) {
-    SequencePlan plan = make_sequence_plan(layout, documents, mask, rank, sizes.ring_size);
     int64_t pairs = 0;
-    for (const std::vector<AttentionTask>& tasks : plan.tasks) pairs += visible_pairs(tasks);
+    for (const Shard& owner : shards) {
+      pairs += visible_pairs(attention_tasks(shards[static_cast<size_t>(rank)], owner, documents, mask));
+    }
     if (pairs <= most) continue;
     most = pairs;
-    busiest = std::move(plan);
+    busiest = rank;
   }
-  return busiest;
+  return make_sequence_plan(layout, documents, mask, busiest, sizes.ring_size);
 }
 
 }  // namespace

@@ -147,6 +147,18 @@ std::string document_mix_text(const DocumentMix& mix) {
   return fmt::format("{}{}", mix.kind == DocumentMix::Kind::long_tailed ? kLongTailed : "", mix.mean);
 }
 
+void check_benchmark_sequence(int64_t tokens, const DocumentMix& mix) {
+  if (tokens < 1 || tokens > kMostBenchmarkTokens) {
+    throw ConfigurationError(fmt::format("--tokens: {} is not a number of tokens; at least 1 is needed, and at most {}",
+                                         tokens, format_count(kMostBenchmarkTokens)));
+  }
+  if (mix.kind == DocumentMix::Kind::one || tokens / mix.mean <= kMostBenchmarkDocuments) return;
+  throw ConfigurationError(
+      fmt::format("--documents: {} tokens in documents of mean {} are more than the {} documents "
+                  "that are possible; a mean of {} or more works",
+                  tokens, mix.mean, format_count(kMostBenchmarkDocuments), tokens / kMostBenchmarkDocuments + 1));
+}
+
 std::vector<int64_t> benchmark_documents(int64_t tokens, const DocumentMix& mix) {
   if (mix.kind == DocumentMix::Kind::one || mix.mean >= tokens) return {tokens};
   return mix.kind == DocumentMix::Kind::exponential ? exponential_documents(tokens, mix.mean)

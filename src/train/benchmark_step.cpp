@@ -174,7 +174,17 @@ class StepMeasurement {
     if (speaks) at_ = end;
   }
 
+  // A length whose hidden states alone have no room fails here, before the host has drawn as many tokens.
+  void require_room(TrainingRank& rank, int64_t tokens) const {
+    static_cast<void>(rank.backend()
+                          .arena(Tier::device)
+                          .allocate("hidden states", MemoryClass::workspace, benchmark_.backend.compute_dtype,
+                                    {std::max<int64_t>(tokens / benchmark_.ranks, 1), benchmark_.model.hidden_size},
+                                    rank.backend().compute_stream()));
+  }
+
   void measure(TrainingRank& rank, const PartialAttention* partial, bool speaks, StepBenchmarkRow& row) {
+    require_room(rank, row.tokens);
     const RandomSequence data(benchmark_documents(row.tokens, benchmark_.documents), benchmark_.model.vocabulary);
     StepLoaderOptions loader_options;
     loader_options.shuffle = false;
@@ -226,14 +236,22 @@ class StepMeasurement {
 
 }  // namespace
 
-StepBenchmarkResult run_step_benchmark(const StepBenchmark& benchmark,
-                                       const std::function<void(const StepBenchmarkRow&)>& on_row) {
+void check_step_benchmark(const StepBenchmark& benchmark) {
   require(benchmark.ranks >= 1 && benchmark.steps >= 1 && benchmark.warmup >= 0,
           "a step benchmark needs ranks and steps");
   if (benchmark.attention_layers < 0 || benchmark.attention_layers > benchmark.model.layer_count()) {
     throw ConfigurationError(fmt::format("--attention-layers: {} is not one of 1 to {}, the layers of the model, or 0",
                                          benchmark.attention_layers, benchmark.model.layer_count()));
   }
+  for (const int64_t tokens : benchmark.tokens) {
+    check_benchmark_sequence(tokens, benchmark.documents);
+    static_cast<void>(choose(benchmark, tokens));
+  }
+}
+
+StepBenchmarkResult run_step_benchmark(const StepBenchmark& benchmark,
+                                       const std::function<void(const StepBenchmarkRow&)>& on_row) {
+  check_step_benchmark(benchmark);
   StepBenchmarkResult result;
   result.devices =
       benchmark.backend.kind == BackendKind::cuda ? std::min(benchmark.ranks, benchmark.backend.devices) : 1;

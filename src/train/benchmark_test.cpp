@@ -117,6 +117,14 @@ TEST(ExchangeBenchmark, SizesAreFourfoldAndMisuseIsRefused) {
   const auto run = [&] { run_exchange_benchmark(benchmark, [](const ExchangeBenchmarkRow&) {}); };
   EXPECT_THAT(run, ThrowsMessage<ConfigurationError>(HasSubstr("gossip")));
   benchmark.exchanges.clear();
+  benchmark.bytes = {4096, 0};
+  EXPECT_THAT(run, ThrowsMessage<ConfigurationError>(HasSubstr("--sizes: 0 bytes")));
+  benchmark.bytes.clear();
+  EXPECT_THAT(run, ThrowsMessage<ConfigurationError>(HasSubstr("--sizes")));
+  benchmark.bytes = {4096};
+  benchmark.transports.clear();
+  EXPECT_THAT(run, ThrowsMessage<ConfigurationError>(HasSubstr("--transport")));
+  benchmark.transports = {Transport::peer};
   benchmark.ranks = 1;
   EXPECT_THAT(run, ThrowsMessage<ConfigurationError>(HasSubstr("--ranks")));
 }
@@ -185,6 +193,8 @@ TEST(AttentionPrediction, TheBusiestRankIsMeasured) {
   EXPECT_EQ(hops({ScheduleKind::hybrid, 2, 3}, Layout::striped, one), 2);
   // Documents of a rank's tokens: nobody needs another's keys.
   EXPECT_EQ(hops({ScheduleKind::ring, 1, 4}, Layout::contiguous, Documents(std::vector<int64_t>(4, 24))), 0);
+  // As many ranks as there may be, in a moment: plans are not made for all of them.
+  EXPECT_EQ(hops({ScheduleKind::ring, 1, 1024}, Layout::striped, Documents::single(1024)), 1023);
 }
 
 // ---- attention ----
