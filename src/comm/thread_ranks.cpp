@@ -22,9 +22,10 @@ namespace {
 
 class ConnectedThreadRank final : public ThreadRank {
  public:
-  // `nccl` is null where another transport is used.
-  ConnectedThreadRank(std::shared_ptr<MeetingBoard> board, int rank, NcclWorld* nccl)
-      : board_(std::move(board)), rank_(rank), nccl_(nccl) {}
+  // `nccl` is null where another transport is used. `memory` will hold the memory of the rank's device.
+  ConnectedThreadRank(std::shared_ptr<MeetingBoard> board, int rank, NcclWorld* nccl,
+                      std::shared_ptr<const void>& memory)
+      : board_(std::move(board)), rank_(rank), nccl_(nccl), memory_(memory) {}
 
   int rank() const override { return rank_; }
   int size() const override { return board_->size(); }
@@ -44,6 +45,7 @@ class ConnectedThreadRank final : public ThreadRank {
       throw ConfigurationError(fmt::format("{} ranks in one process exchange device memory; at most {} can", size(),
                                            movement.most_sum_parts()));
     }
+    memory_ = movement.hold_memory();
     if (nccl_ == nullptr) return std::make_unique<DeviceCommunicator>(board_, rank_, backend, movement);
     nccl_->connect(rank_, movement);
     return std::make_unique<NcclCommunicator>(board_, rank_, backend, movement, *nccl_);
@@ -58,6 +60,7 @@ class ConnectedThreadRank final : public ThreadRank {
   std::shared_ptr<MeetingBoard> board_;
   int rank_;
   NcclWorld* nccl_;
+  std::shared_ptr<const void>& memory_;
   bool is_connected_ = false;
 };
 
@@ -75,9 +78,13 @@ void run_thread_ranks(int size, const ThreadRankOptions& options, const std::fun
   std::unique_ptr<NcclWorld> nccl;
   if (options.transport == Transport::nccl) nccl = std::make_unique<NcclWorld>(world);
 
+  // Of every rank, until all of them have ended: a backend waits for its own device before it goes, so by then nobody
+  // reads what another one has left.
+  std::vector<std::shared_ptr<const void>> memories(static_cast<size_t>(size));
+
   const auto run_rank = [&](int rank) noexcept {
     try {
-      ConnectedThreadRank self(board, rank, nccl.get());
+      ConnectedThreadRank self(board, rank, nccl.get(), memories[static_cast<size_t>(rank)]);
       body(self);
     } catch (...) {
       world->fail(rank, std::current_exception());

@@ -94,11 +94,11 @@ class CudaBackend final : public Backend, public DeviceMovement {
       : options_(options),
         events_(std::make_shared<cuda::EventPool>(false)),
         waits_(std::make_shared<cuda::EventPool>(true)),
-        device_memory_(device_arena_bytes(options)),
+        device_memory_(std::make_shared<cuda::DeviceMemory>(device_arena_bytes(options))),
         compute_("compute", options.device, 0, events_, failure_),
         communication_("communication", options.device, highest_priority(), events_, failure_),
         copy_("copy", options.device, highest_priority(), events_, failure_),
-        device_arena_(*this, Tier::device, device_memory_.data(), device_memory_.size()),
+        device_arena_(*this, Tier::device, device_memory_->data(), device_memory_->size()),
         staging_(kStagingBytes, [this](const Event& event) { finish(event); }),
         attention_(std::make_unique<cuda::CudaAttention>(workspace_provider(), attention_options(options))) {}
 
@@ -268,6 +268,7 @@ class CudaBackend final : public Backend, public DeviceMovement {
     return cuda::make_nccl_exchange(devices);
   }
 
+  std::shared_ptr<const void> hold_memory() override { return device_memory_; }
   std::function<void(std::exception_ptr)> failure_handle() override {
     return [failure = failure_](std::exception_ptr exception) { failure->set(std::move(exception)); };
   }
@@ -579,7 +580,7 @@ class CudaBackend final : public Backend, public DeviceMovement {
   std::shared_ptr<cuda::EventPool> events_;
   mutable cuda::WaitMeter waits_;
   std::unique_ptr<cuda::DeviceRecording> recording_;  // goes after the streams that refer to it
-  cuda::DeviceMemory device_memory_;
+  std::shared_ptr<cuda::DeviceMemory> device_memory_;
   cuda::PinnedMemory host_memory_;
   CudaStream compute_;
   CudaStream communication_;
