@@ -325,9 +325,6 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
 int bench_command(const CLI::App& app, const BenchArguments& arguments, std::ostream& out) {
   check_numbers(arguments);
   const CLI::App* bench = app.get_subcommand("bench");
-  if (arguments.output.empty() && bench->get_subcommands().front()->count("--output") > 0) {
-    throw ConfigurationError("--output: the path is empty; name a file, or leave --output out");
-  }
   BackendChoice backend = choose_backend(arguments.backend, arguments.compute_dtype, arguments.deterministic);
   RawRows raw(arguments.output);
   if (bench->got_subcommand("exchange")) return bench_exchange(arguments, backend, raw, out);

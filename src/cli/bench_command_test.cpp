@@ -158,7 +158,9 @@ TEST(Bench, MistakesAreErrors) {
       {{"step", "--documents", "0,64", "--model", model()}, "--documents: a step has one mix"},
       {{"step", "--attention-layers", "3", "--model", model()}, "--attention-layers: 3"},
       {{"step", "--attention-layers", "-1", "--model", model()}, "--attention-layers"},
-      {{"gemm", "--output", ""}, "--output: the path is empty"},
+      {{"gemm", "--output", ""}, "--output: the value is empty"},
+      {{"step", "--model", "", "--tokens", "8"}, "--model: the value is empty"},
+      {{"step", "--model", model(), "--attention-layers", ""}, "--attention-layers: the value is empty"},
   };
   for (const auto& [arguments, expected] : cases) {
     std::vector<std::string> words = {"bench"};

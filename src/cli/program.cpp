@@ -89,10 +89,17 @@ void require_folder_of(const std::string& flag, const std::string& path) {
   }
 }
 
-// An empty path, of a variable that is not set say, would be taken for none at all.
-void refuse_empty_path(const CLI::App& app, const char* command, const char* flag, const std::string& path) {
-  if (!path.empty() || app.get_subcommand(command)->count(flag) == 0) return;
-  throw ConfigurationError(fmt::format("{}: the path is empty; name a file, or leave {} out", flag, flag));
+// An option with nothing in it, most often a shell variable that is not set: read as a number it would be 0, and as a
+// name or a path as good as left out.
+void refuse_empty_values(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_positional()) continue;
+    for (const std::string& value : option->results()) {
+      if (!value.empty()) continue;
+      throw ConfigurationError(fmt::format("{0}: the value is empty; give one, or leave {0} out", option->get_name()));
+    }
+  }
+  for (const CLI::App* chosen : command.get_subcommands()) refuse_empty_values(*chosen);
 }
 
 int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
@@ -384,10 +391,8 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
         is_extra && !unexpected.empty() ? fmt::format("what is too much: {}", unexpected) : std::string(stop.what()),
         name));
   }
-  if (app.got_subcommand("train")) {
-    refuse_empty_path(app, "train", "--trace", arguments.trace);
-    return train(arguments, out, err);
-  }
+  refuse_empty_values(app);
+  if (app.got_subcommand("train")) return train(arguments, out, err);
   if (app.got_subcommand("bench")) {
     if (!bench_arguments.model.empty()) require_path(bench_arguments.model);
     return bench_command(app, bench_arguments, out);
@@ -400,7 +405,6 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   if (app.got_subcommand("report")) {
     for (const std::string& run : report_arguments.runs) require_path(run);
     const std::string& page = report_arguments.output;
-    refuse_empty_path(app, "report", "--output", page);
     if (!page.empty() && page != "-") require_folder_of("--output", page);
     return report_command(report_arguments, out);
   }

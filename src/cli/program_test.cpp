@@ -95,6 +95,10 @@ TEST_F(ProgramTest, UsageErrorsEndWithTwo) {
       {{"train", recipe_, "--rnaks", "2"}, "--rnaks"},
       {{"train", recipe_, "--ranks", "two"}, "two"},
       {{"train", recipe_, "--ranks=-2"}, "--ranks must be between 1 and 1024"},
+      {{"train", recipe_, "--ranks", ""}, "--ranks: the value is empty; give one, or leave --ranks out"},
+      {{"train", recipe_, "--trace", "trace.json", "--trace-steps", ""}, "--trace-steps: the value is empty"},
+      {{"verify", recipe_, "--bound", ""}, "--bound: the value is empty"},
+      {{"inspect", "data", recipe_, "--step", ""}, "--step: the value is empty"},
       {{"train", recipe_, "--ranks", "3"}, "sp_size 2 x dp_replicate_size 1 = 2 ranks, but --ranks 3"},
       {{"train", recipe_, "--backend", "tpu"},
        "--set train.backend=tpu: train.backend cannot be \"tpu\"; it is one of auto, cpu, cuda"},
@@ -213,6 +217,21 @@ TEST_F(ProgramTest, ThePlanKnowsTheMemoryOfTheState) {
   for (const char* memory_class : {"weights", "gradients", "optimizer"}) {
     EXPECT_EQ(step.at("peak_memory_bytes").at(memory_class), plan.at("state_bytes_per_rank").at(memory_class))
         << memory_class;
+  }
+}
+
+TEST_F(ProgramTest, AStateThatDoesNotFitSaysWhatWouldTakeLess) {
+  for (const char* stage : {"0", "1"}) {
+    const ProgramOutcome outcome = run_ithaca(
+        {"train", recipe_, "--set", "memory.limit_gib=0.00001", "--set", "parallel.zero=" + std::string(stage)});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, testing::HasSubstr("is not enough for the state of this model"));
+    const auto advice = testing::HasSubstr("parallel.zero: 1 leaves each rank a part of the optimizer state");
+    if (std::string(stage) == "0") {
+      EXPECT_THAT(outcome.err, advice);
+    } else {
+      EXPECT_THAT(outcome.err, testing::Not(advice));
+    }
   }
 }
 

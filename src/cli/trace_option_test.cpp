@@ -73,7 +73,7 @@ TEST_F(TraceOption, IsCheckedBeforeTraining) {
   EXPECT_THAT(outcome.err, HasSubstr(" is a folder; name a file in it"));
   outcome = run_ithaca({"train", recipe_, "--trace", ""});
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("--trace: the path is empty"));
+  EXPECT_THAT(outcome.err, HasSubstr("--trace: the value is empty"));
   EXPECT_FALSE(folder_.has("run/metrics.jsonl")) << "no step was taken";
   EXPECT_FALSE(folder_.has("trace.json"));
 }

@@ -149,20 +149,23 @@ void require_room_for_state(const Recipe& recipe, const RunPlan& plan) {
   const std::string needed =
       fmt::format("{} per rank ({} of weights, {} of gradients, {} of optimizer state)", format_bytes(state),
                   of(MemoryClass::weights), of(MemoryClass::gradients), of(MemoryClass::optimizer));
+  // What would take less: ranks that could share the optimizer state, but do not.
+  const bool can_share = plan.zero == ZeroStage::replicated && shard_count(plan.mesh, ZeroStage::optimizer_state) > 1;
+  const std::string advice = can_share ? ". parallel.zero: 1 leaves each rank a part of the optimizer state" : "";
   if (recipe.memory.limit_gib > 0.0) {
     if (static_cast<double>(state) <= std::ldexp(recipe.memory.limit_gib, 30)) return;
     throw ConfigurationError(
         fmt::format("memory.limit_gib {} is not enough for the state of this model, which takes {} before the first "
-                    "token; memory.limit_gib {:.4g} or more is needed, and activations come on top",
-                    recipe.memory.limit_gib, needed, std::ldexp(static_cast<double>(state), -30) * 1.05));
+                    "token; memory.limit_gib {:.4g} or more is needed, and activations come on top{}",
+                    recipe.memory.limit_gib, needed, std::ldexp(static_cast<double>(state), -30) * 1.05, advice));
   }
   if (plan.backend.kind != BackendKind::cpu) return;
   const int64_t machine = cpu::physical_memory_bytes();
   if (state <= machine / plan.mesh.ranks()) return;
   throw OutOfMemoryError(fmt::format(
       "the state of this model takes {}, so {} ranks need {}, but this machine has {}; nothing was allocated. Fewer "
-      "ranks, a smaller model or a larger machine would do",
-      needed, plan.mesh.ranks(), format_bytes(state * plan.mesh.ranks()), format_bytes(machine)));
+      "ranks, a smaller model or a larger machine would do{}",
+      needed, plan.mesh.ranks(), format_bytes(state * plan.mesh.ranks()), format_bytes(machine), advice));
 }
 
 namespace {
