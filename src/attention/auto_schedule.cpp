@@ -16,6 +16,9 @@ namespace {
 
 // Forward and backward attention in units of the forward: two products become seven.
 constexpr double kForwardAndBackward = 3.5;
+constexpr double kBackward = 2.5;
+// Prices up to so many times the lowest are equal to it: they know nothing of how kernels like the shapes of calls.
+constexpr double kEqualPrices = 1.03;
 
 struct Candidate {
   ScheduleSizes sizes;
@@ -118,8 +121,11 @@ void set_price(const AutoScheduleRequest& request, Candidate& candidate) {
     const double gradients_home =
         hops > 0 ? 4.0 * static_cast<double>(part * deal.key_heads(rank).count() * (heads.key_size + heads.value_size))
                  : 0.0;
+    const double behind_way_home =
+        share_behind_way_home(sizes, heads) * attention * kBackward / kForwardAndBackward / (hops + 1);
     const double not_hidden = static_cast<double>(exchange_bytes) / deal.groups() +
-                              hops * std::max(0.0, hop - attention / (hops + 1)) + gradients_home;
+                              hops * std::max(0.0, hop - attention / (hops + 1)) +
+                              std::max(0.0, gradients_home - behind_way_home);
     exposed = std::max(exposed, not_hidden);
     candidate.bytes = std::max(candidate.bytes, exchange_bytes + static_cast<int64_t>(hop) * hops);
   }
@@ -215,10 +221,17 @@ AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
     set_price(request, candidate);
     candidates.push_back(candidate);
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& left, const Candidate& right) {
-    return std::tuple(left.price(), left.bytes, -left.sizes.ulysses_size) <
-           std::tuple(right.price(), right.bytes, -right.sizes.ulysses_size);
-  });
+  const double cheapest =
+      std::min_element(candidates.begin(), candidates.end(), [](const Candidate& left, const Candidate& right) {
+        return left.price() < right.price();
+      })->price();
+  const auto order_of = [&](const Candidate& candidate) {
+    const bool is_cheap = candidate.price() <= kEqualPrices * cheapest;
+    const double first = is_cheap ? static_cast<double>(candidate.bytes) : candidate.price();
+    return std::tuple(!is_cheap, first, candidate.price(), -candidate.sizes.ulysses_size);
+  };
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](const Candidate& left, const Candidate& right) { return order_of(left) < order_of(right); });
   const Candidate& best = candidates.front();
   AutoScheduleChoice choice{best.sizes, best.layout, ""};
   if (request.cp_size == 1) {
@@ -234,9 +247,9 @@ AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
           fmt::format("{}{}: {}", index == 1 ? "" : "; ", name_of(candidates[index]), numbers_of(candidates[index]));
     }
     choice.reason += fmt::format(
-        " The others cost more ({}). Cost is the time of one layer on the busiest rank, as the bytes that it could "
+        " The others {} ({}). Cost is the time of one layer on the busiest rank, as the bytes that it could "
         "send meanwhile.",
-        others);
+        best.price() > cheapest ? "send more, for the same cost within 3%, or cost more" : "cost more", others);
   } else if (possible.size() == 1) {
     choice.reason += " The sizes leave nothing else.";
   }

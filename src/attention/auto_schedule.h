@@ -3,9 +3,9 @@
 // Every way to write the cp ranks as ulysses_size x ring_size is priced by the time that the busiest rank needs for one
 // layer, forward and backward, in bytes: the attention it computes (kAttentionFlopsPerByte turns it into bytes) plus
 // the communication that nothing hides. Of a ulysses exchange in g head groups that is a g-th part; of a ring hop what
-// exceeds the hop's attention, and the last trip of dK and dV home. The cheapest wins; among equals the one that sends
-// less, then the one with more ulysses ranks. `all_gather` is never chosen unasked: it sends what `ring` sends and
-// holds more memory.
+// exceeds the hop's attention, and of the last trip of dK and dV home what exceeds the attention that is kept for it
+// (share_behind_way_home). Of the cheapest, and those that cost the same within 3%, the one that sends least wins.
+// `all_gather` is never chosen unasked: it sends what `ring` sends and holds more memory.
 // Thread-safety: pure functions.
 #pragma once
 

@@ -38,15 +38,17 @@ TEST(AutoSchedule, OneRankExchangesNothing) {
 
 TEST(AutoSchedule, EvenHeadsOnShortSequencesTakeUlysses) {
   // 32/32 heads: keys and values are as large as queries, a ring would send four times as much and cannot hide it.
-  const AutoScheduleChoice choice = choose_schedule(request_of(32, 32, 16384, 8));
+  const AutoScheduleChoice choice = choose_schedule(request_of(32, 32, 8192, 8));
   EXPECT_EQ(choice.sizes.kind, ScheduleKind::ulysses);
   EXPECT_EQ(choice.sizes.ulysses_size, 8);
   EXPECT_THAT(choice.reason, HasSubstr("ulysses over 8 ranks"));
   EXPECT_THAT(choice.reason, HasSubstr("ring over 8 ranks"));
   // What is minimised is what is said, of the choice and of the others.
-  EXPECT_THAT(choice.reason,
-              MatchesRegex("ulysses over 8 ranks: cost [0-9.]+ [A-Za-z]+ \\(attention [0-9.]+ [A-Za-z]+, "
-                           "waiting [0-9.]+ [A-Za-z]+\\), .* The others cost more .*"));
+  EXPECT_THAT(
+      choice.reason,
+      MatchesRegex(
+          "ulysses over 8 ranks: cost [0-9.]+ [A-Za-z]+ \\(attention [0-9.]+ [A-Za-z]+, "
+          "waiting [0-9.]+ [A-Za-z]+\\), .* The others send more, for the same cost within 3%, or cost more .*"));
 }
 
 TEST(AutoSchedule, FewHeadsNeedARing) {

@@ -58,6 +58,12 @@ void check_schedule_sizes(const ScheduleSizes& sizes, const HeadShape& heads) {
   }
 }
 
+double share_behind_way_home(const ScheduleSizes& sizes, const HeadShape& heads) {
+  if (sizes.kind == ScheduleKind::all_gather) return 0.0;
+  const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+  return deal.key_heads(0).count() >= 2 * int64_t{deal.groups()} ? 0.5 : 0.0;
+}
+
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
                                      int64_t tokens_per_rank, int64_t element_bytes) {
   check_schedule_sizes(sizes, heads);

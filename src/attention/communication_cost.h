@@ -35,4 +35,8 @@ void check_schedule_sizes(const ScheduleSizes& sizes, const HeadShape& heads);
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
                                      int64_t tokens_per_rank, int64_t element_bytes);
 
+// What hides the last trip of dK and dV home, as a share of the attention of one hop: half of the heads' attention to
+// the own keys, which a ring keeps for that where a call has several key heads. Otherwise nothing does.
+double share_behind_way_home(const ScheduleSizes& sizes, const HeadShape& heads);
+
 }  // namespace ithaca

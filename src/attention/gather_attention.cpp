@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -22,17 +21,6 @@ struct GatheredKeys {
   Event arrived;
 };
 
-// Some of the heads of one call: whole key heads and their query heads.
-struct GatherGroup {
-  HeadRange query_heads;  // of the model
-  HeadRange query;        // in the tensors of the call
-  HeadRange key;
-};
-
-Tensor heads_of(const Tensor& tensor, const HeadRange& heads) {
-  return tensor.slice(1, heads.begin, heads.end);
-}
-
 class GatherAttention : public SequenceAttention {
  public:
   GatherAttention(const HeadShape& heads, Backend& backend, Communicator& ring)
@@ -40,7 +28,7 @@ class GatherAttention : public SequenceAttention {
 
   void forward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
                const Tensor& log_sum_exp, const EnqueueNext& enqueue_next) override {
-    for_each_group(plan, query_heads, qkv, enqueue_next, [&](const GatherGroup& group, GatheredKeys& keys) {
+    for_each_group(plan, query_heads, qkv, enqueue_next, [&](const CallHeads& group, GatheredKeys& keys) {
       const Tensor query = heads_of(qkv.query, group.query);
       RunningAttention running(backend_, heads_, group.query_heads, heads_of(output, group.query),
                                heads_of(log_sum_exp, group.query));
@@ -60,7 +48,7 @@ class GatherAttention : public SequenceAttention {
     // back before the sums of this one, so that nobody who gets it has to wait for those.
     GatheredTensor previous_dkey;
     GatheredTensor previous_dvalue;
-    for_each_group(plan, query_heads, qkv, enqueue_next, [&](const GatherGroup& group, GatheredKeys& keys) {
+    for_each_group(plan, query_heads, qkv, enqueue_next, [&](const CallHeads& group, GatheredKeys& keys) {
       const Tensor own_dkey = heads_of(gradient.dkey, group.key);
       const Tensor own_dvalue = heads_of(gradient.dvalue, group.key);
       GatheredTensor dkey = allocate("all-gather dK", plan, own_dkey, compute());
@@ -100,23 +88,6 @@ class GatherAttention : public SequenceAttention {
   Stream& compute() { return backend_.compute_stream(); }
   Stream& communication() { return backend_.communication_stream(); }
 
-  std::vector<GatherGroup> groups(const HeadRange& query_heads) const {
-    const int64_t group_size = heads_.query_heads / heads_.key_heads;
-    const int64_t first_key = query_heads.begin / group_size;
-    const int64_t key_count = (query_heads.end - 1) / group_size + 1 - first_key;
-    const int count = static_cast<int>(std::min<int64_t>(kLargestGatherGroups, key_count));
-    std::vector<GatherGroup> result;
-    for (int index = 0; index < count; ++index) {
-      GatherGroup group;
-      group.key = {part_begin(key_count, index, count), part_begin(key_count, index + 1, count)};
-      group.query_heads = {std::max(query_heads.begin, (first_key + group.key.begin) * group_size),
-                           std::min(query_heads.end, (first_key + group.key.end) * group_size)};
-      group.query = group.query_heads.from(query_heads.begin);
-      result.push_back(group);
-    }
-    return result;
-  }
-
   // Room for the other ranks' tensors like `own` (none when nothing is exchanged), and views of all.
   GatheredTensor allocate(std::string_view name, const SequencePlan& plan, const Tensor& own, Stream& stream) {
     GatheredTensor result;
@@ -141,7 +112,7 @@ class GatherAttention : public SequenceAttention {
     return result;
   }
 
-  GatheredKeys gather(const SequencePlan& plan, const ShardedQkv& qkv, const GatherGroup& group) {
+  GatheredKeys gather(const SequencePlan& plan, const ShardedQkv& qkv, const CallHeads& group) {
     GatheredKeys keys;
     const Tensor own_key = heads_of(qkv.key, group.key);
     const Tensor own_value = heads_of(qkv.value, group.key);
@@ -158,7 +129,7 @@ class GatherAttention : public SequenceAttention {
   template <typename Work>
   void for_each_group(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv,
                       const EnqueueNext& enqueue_next, const Work& work) {
-    const std::vector<GatherGroup> all = groups(query_heads);
+    const std::vector<CallHeads> all = parted_heads(heads_, query_heads, kLargestGatherGroups);
     std::optional<GatheredKeys> next = gather(plan, qkv, all.front());
     for (size_t index = 0; index < all.size(); ++index) {
       const TraceScope scope(backend_, {.name = "head group", .index = static_cast<int64_t>(index)});

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
-namespace ithaca {
-namespace {
+#include "attention/layout.h"
 
+namespace ithaca {
 Tensor heads_of(const Tensor& tensor, const HeadRange& heads) {
   return tensor.slice(1, heads.begin, heads.end);
 }
-
-}  // namespace
 
 std::vector<HeadRun> head_runs(const HeadShape& shape, const HeadRange& query) {
   const int64_t group_size = shape.query_heads / shape.key_heads;
@@ -29,6 +27,23 @@ std::vector<HeadRun> head_runs(const HeadShape& shape, const HeadRange& query) {
     begin = end;
   }
   return runs;
+}
+
+std::vector<CallHeads> parted_heads(const HeadShape& shape, const HeadRange& query_heads, int count) {
+  const int64_t group_size = shape.query_heads / shape.key_heads;
+  const int64_t first_key = query_heads.begin / group_size;
+  const int64_t key_count = (query_heads.end - 1) / group_size + 1 - first_key;
+  const int parts = static_cast<int>(std::min<int64_t>(count, key_count));
+  std::vector<CallHeads> result;
+  for (int index = 0; index < parts; ++index) {
+    CallHeads part;
+    part.key = {part_begin(key_count, index, parts), part_begin(key_count, index + 1, parts)};
+    part.query_heads = {std::max(query_heads.begin, (first_key + part.key.begin) * group_size),
+                        std::min(query_heads.end, (first_key + part.key.end) * group_size)};
+    part.query = part.query_heads.from(query_heads.begin);
+    result.push_back(part);
+  }
+  return result;
 }
 
 RunningAttention::RunningAttention(Backend& backend, const HeadShape& shape, const HeadRange& query_heads,

@@ -25,6 +25,20 @@ struct HeadRun {
 // Query heads `query` of the whole model, with the key heads that they use, as the fewest runs.
 std::vector<HeadRun> head_runs(const HeadShape& shape, const HeadRange& query);
 
+// These heads of a tensor [tokens, heads, ...].
+Tensor heads_of(const Tensor& tensor, const HeadRange& heads);
+
+// Some of the heads of one call: whole key heads and their query heads.
+struct CallHeads {
+  HeadRange query_heads;  // of the model
+  HeadRange query;        // in the tensors of the call
+  HeadRange key;
+};
+
+// The heads of a call, which holds query heads `query_heads` of the model and their key heads, in `count` parts as even
+// as can be; in fewer where there are fewer key heads.
+std::vector<CallHeads> parted_heads(const HeadShape& shape, const HeadRange& query_heads, int count);
+
 // The running softmax of a set of queries over all keys that are added.
 class RunningAttention {
  public:

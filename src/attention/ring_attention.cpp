@@ -118,9 +118,8 @@ class TravellingGradients : RingTravel {
                       const ShardedQkvGradient& gradient)
       : RingTravel(backend, ring, plan, {gradient.dkey, gradient.dvalue}) {}
 
-  // Tensors for the contributions of `hop`, to be overwritten; at hop 0 the own gradients.
+  // Tensors for the contributions of `hop` > 0, to be overwritten.
   KeyValueViews start(int hop) {
-    if (hop == 0) return own_;
     here_ = allocate("ring dK here", "ring dV here", DType::float32, plan_.owner_at(hop), compute());
     return here_.views();
   }
@@ -190,9 +189,29 @@ class RingAttention : public SequenceAttention {
     running.finish();
   }
 
+  // The last contributions to dK and dV travel home behind the attention of some heads to the own keys, which is kept
+  // for that.
   void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
                 const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient,
                 KeyGradients key_gradients, const EnqueueNext& enqueue_next) override {
+    const auto& own_tasks = plan.tasks[static_cast<size_t>(plan.ring_rank)];
+    const auto to_own_keys = [&](const CallHeads& heads, bool overwrites_dquery, bool overwrites_dkey_dvalue) {
+      add_attention_gradients(backend_, heads_, heads.query_heads,
+                              {.query = heads_of(qkv.query, heads.query),
+                               .key = heads_of(qkv.key, heads.key),
+                               .value = heads_of(qkv.value, heads.key),
+                               .output = heads_of(output, heads.query),
+                               .log_sum_exp = heads_of(log_sum_exp, heads.query),
+                               .doutput = heads_of(doutput, heads.query),
+                               .tasks = own_tasks,
+                               .dquery = heads_of(gradient.dquery, heads.query),
+                               .dkey = heads_of(gradient.dkey, heads.key),
+                               .dvalue = heads_of(gradient.dvalue, heads.key),
+                               .overwrites_dquery = overwrites_dquery,
+                               .overwrites_dkey_dvalue = overwrites_dkey_dvalue});
+    };
+    const bool overwrites_dkey_dvalue = key_gradients == KeyGradients::overwritten;
+    const std::vector<CallHeads> parts = parted_heads(heads_, query_heads, plan.needs_exchange() ? 2 : 1);
     TravellingKeys keys(backend_, ring_, plan, qkv);
     TravellingGradients gradients(backend_, ring_, plan, gradient);
     for (int hop = 0; hop < plan.ring_size; ++hop) {
@@ -200,8 +219,16 @@ class RingAttention : public SequenceAttention {
       keys.send_ahead(hop);
       if (hop == 0) enqueue_next();
       if (hop > 1) gradients.transfer(hop - 1);
-      const auto& tasks = plan.tasks[static_cast<size_t>(plan.owner_at(hop))];
-      if (hop == 0 || !tasks.empty()) {
+      if (hop == 0) {
+        to_own_keys(parts.front(), true, overwrites_dkey_dvalue);
+        // What is kept for the end adds to what the others give.
+        for (size_t part = 1; part < parts.size(); ++part) {
+          clear(heads_of(gradient.dquery, parts[part].query));
+          if (!overwrites_dkey_dvalue) continue;
+          clear(heads_of(gradient.dkey, parts[part].key));
+          clear(heads_of(gradient.dvalue, parts[part].key));
+        }
+      } else if (const auto& tasks = plan.tasks[static_cast<size_t>(plan.owner_at(hop))]; !tasks.empty()) {
         const KeyValueViews& here = keys.use();
         const KeyValueViews contributions = gradients.start(hop);
         add_attention_gradients(backend_, heads_, query_heads,
@@ -215,19 +242,19 @@ class RingAttention : public SequenceAttention {
                                  .dquery = gradient.dquery,
                                  .dkey = contributions.key,
                                  .dvalue = contributions.value,
-                                 .overwrites_dquery = hop == 0,
-                                 .overwrites_dkey_dvalue = hop > 0 || key_gradients == KeyGradients::overwritten});
+                                 .overwrites_dkey_dvalue = true});
       }
       gradients.collect();
       keys.advance();
     }
-    if (plan.ring_size > 1) {
-      gradients.transfer(plan.ring_size - 1);
-      gradients.collect();
-    }
+    if (plan.ring_size > 1) gradients.transfer(plan.ring_size - 1);
+    for (size_t part = 1; part < parts.size(); ++part) to_own_keys(parts[part], false, false);
+    gradients.collect();
   }
 
  private:
+  void clear(const Tensor& tensor) { backend_.fill(backend_.compute_stream(), {.to = tensor, .value = 0.0}); }
+
   HeadShape heads_;
   Backend& backend_;
   Communicator& ring_;

@@ -206,7 +206,8 @@ AttentionPrediction predict_attention(const ScheduleSizes& sizes, const HeadShap
     double home = 0.0;
     if (hops > 0) {
       const int64_t bytes = 4 * part * deal.key_heads(rank).count() * (heads.key_size + heads.value_size);
-      home = static_cast<double>(bytes) / rate_at(links.hop, bytes / 2);
+      home = std::max(0.0, static_cast<double>(bytes) / rate_at(links.hop, bytes / 2) -
+                               share_behind_way_home(sizes, heads) * attention.backward_seconds / (hops + 1));
     }
     forward_exposed = std::max(forward_exposed, exposed(exchange.forward_bytes, exchange.forward_exchanges, forward_hop,
                                                         attention.forward_seconds));

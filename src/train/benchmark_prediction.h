@@ -6,14 +6,15 @@
 // (attention/auto_schedule.h) in seconds instead of bytes:
 //
 //   forward   A_f + X_f / (g L_x) + h max(0, H_f / L_h - A_f / (h + 1))
-//   backward  A_b + X_b / (g L_x) + h max(0, H_b / L_h - A_b / (h + 1)) + D / L_h        (D only where h > 0)
+//   backward  A_b + X_b / (g L_x) + h max(0, H_b / L_h - A_b / (h + 1)) + max(0, D / L_h - s A_b / (h + 1))
 //
 //   A     seconds of the busiest rank's attention
 //   X, g  bytes that a rank sends in head exchanges (attention/communication_cost.h), in g head groups: all but one
 //         group's exchange hides behind another group's attention
 //   H, h  bytes of one ring hop, and the hops that bring keys which the busiest rank needs: a hop hides behind the
 //         attention of the shard at hand
-//   D     bytes of the last trip of dK and dV home
+//   D, s  bytes of the last trip of dK and dV home (0 where h is 0), and the share of a hop's attention that it hides
+//         behind (share_behind_way_home)
 //   L     bytes per second of one rank, of head exchanges and of hops, at the size of one call
 //
 // Assumed: a rank reaches the same rate with any number of others (a switch between all GPUs, as NVSwitch is), all
