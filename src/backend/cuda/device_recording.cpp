@@ -262,7 +262,9 @@ class CuptiSession {
       }
       case CUPTI_ACTIVITY_KIND_MEMCPY2: {
         const auto& copy = reinterpret_cast<const CUpti_ActivityMemcpyPtoP4&>(record);
-        add({copy.deviceId, copy.streamId}, copy.start, copy.end, copy.correlationId, "memcpy device to other device");
+        // Ranks fetch what they read: the stream is the receiver's.
+        add({copy.dstDeviceId, copy.streamId}, copy.start, copy.end, copy.correlationId,
+            "memcpy device to other device");
         return;
       }
       case CUPTI_ACTIVITY_KIND_MEMSET: {
@@ -292,7 +294,7 @@ class CuptiSession {
 
   void add(const StreamKey& key, uint64_t begin, uint64_t end, uint32_t correlation, const char* name,
            bool is_symbol = false) {
-    const auto route = routes_.find(key);
+    const auto route = route_of(key, correlation);
     if (route == routes_.end()) return;
     const auto recording = recordings_.find(route->second.recording);
     if (recording == recordings_.end()) return;
@@ -305,6 +307,19 @@ class CuptiSession {
       return;
     }
     recording->second.work.push_back({begin, end, correlation, number_of(name, is_symbol), route->second.track});
+  }
+
+  // Copies between devices may be told as work of the other device: they belong to the stream of that number in the
+  // recording that they were enqueued for.
+  std::map<StreamKey, Route>::const_iterator route_of(const StreamKey& key, uint32_t correlation) const {
+    const auto direct = routes_.find(key);
+    const auto link = scopes_.find(correlation);
+    if (link == scopes_.end()) return direct;
+    const auto number = static_cast<uint32_t>(link->second >> 32);
+    if (direct != routes_.end() && direct->second.recording == number) return direct;
+    return std::find_if(routes_.begin(), routes_.end(), [&](const auto& entry) {
+      return entry.second.recording == number && entry.first.stream == key.stream;
+    });
   }
 
   int32_t number_of(const char* name, bool is_symbol) {
