@@ -83,10 +83,7 @@ void set_price(const AutoScheduleRequest& request, Candidate& candidate) {
   const int64_t part = ceiling_divide(request.tokens, sizes.ring_size);
   const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
 
-  int64_t most_queries = 0;
-  for (int rank = 0; rank < sizes.ulysses_size; ++rank) {
-    most_queries = std::max(most_queries, deal.query_heads(rank).count());
-  }
+  const int64_t most_queries = deal.most_query_heads();
   candidate.heads_excess =
       static_cast<double>(most_queries * sizes.ulysses_size) / static_cast<double>(heads.query_heads) - 1.0;
 

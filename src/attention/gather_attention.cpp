@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -129,7 +130,10 @@ class GatherAttention : public SequenceAttention {
   template <typename Work>
   void for_each_group(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv,
                       const EnqueueNext& enqueue_next, const Work& work) {
-    const std::vector<CallHeads> all = parted_heads(heads_, query_heads, kLargestGatherGroups);
+    // As many groups on all ranks, whose parts may differ by a token.
+    const int64_t rows = *std::min_element(plan.tokens.begin(), plan.tokens.end()) * query_heads.count();
+    const std::vector<CallHeads> all = parted_heads(
+        heads_, query_heads, head_group_count(rows, backend_.preferred_attention_rows(), kLargestGatherGroups));
     std::optional<GatheredKeys> next = gather(plan, qkv, all.front());
     for (size_t index = 0; index < all.size(); ++index) {
       const TraceScope scope(backend_, {.name = "head group", .index = static_cast<int64_t>(index)});

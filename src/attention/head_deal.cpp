@@ -41,7 +41,11 @@ std::vector<int64_t> even_deal(int64_t heads, int64_t group_size, int ranks) {
 
 }  // namespace
 
-HeadDeal::HeadDeal(int64_t query_heads, int64_t key_heads, int ranks, bool may_cut_key_heads)
+int head_group_count(int64_t rows, int64_t preferred_rows, int most) {
+  return static_cast<int>(std::clamp<int64_t>(rows / preferred_rows, 1, most));
+}
+
+HeadDeal::HeadDeal(int64_t query_heads, int64_t key_heads, int ranks, bool may_cut_key_heads, int most_groups)
     : group_size_(key_heads > 0 ? query_heads / key_heads : 0) {
   require(key_heads > 0 && query_heads > 0 && query_heads % key_heads == 0,
           fmt::format("{} query heads are not a positive multiple of {} key heads", query_heads, key_heads));
@@ -57,13 +61,15 @@ HeadDeal::HeadDeal(int64_t query_heads, int64_t key_heads, int ranks, bool may_c
   }
   if (ranks == 1) return;
   int64_t most_keys = 0;
-  int64_t most_queries = 0;
-  for (const HeadRange& query : query_) {
-    most_keys = std::max(most_keys, key_heads_of(query).count());
-    most_queries = std::max(most_queries, query.count());
-  }
+  for (const HeadRange& query : query_) most_keys = std::max(most_keys, key_heads_of(query).count());
   cut_query_heads_ = may_cut_key_heads && most_keys == 1;
-  groups_ = static_cast<int>(std::min<int64_t>(kLargestHeadGroups, cut_query_heads_ ? most_queries : most_keys));
+  groups_ = static_cast<int>(std::min<int64_t>(most_groups, cut_query_heads_ ? most_query_heads() : most_keys));
+}
+
+int64_t HeadDeal::most_query_heads() const {
+  int64_t most = 0;
+  for (const HeadRange& query : query_) most = std::max(most, query.count());
+  return most;
 }
 
 HeadRange HeadDeal::key_heads_of(const HeadRange& query) const {

@@ -5,11 +5,11 @@
 // parts first: 28/4 heads on 8 ranks give 4 3 4 3 4 3 4 3. A key head goes to every rank that has a query head of its
 // group, so splitting few groups moves few copies.
 //
-// A rank's heads are exchanged and computed in up to kLargestHeadGroups groups, so that the exchange of one group hides
-// behind the attention of another. Groups are cut between key heads; ranks that hold one key head only cut their query
-// heads instead where `may_cut_key_heads`. Then the key head is exchanged once, with the first group that needs it, and
-// its gradient with the last.
-// Thread-safety: immutable values.
+// A rank's heads are exchanged and computed in groups, so that the exchange of one group hides behind the attention of
+// another: kLargestHeadGroups at most, and so few that calls keep the size that the backend likes (head_group_count).
+// Groups are cut between key heads; ranks that hold one key head only cut their query heads instead where
+// `may_cut_key_heads`. Then the key head is exchanged once, with the first group that needs it, and its gradient with
+// the last. Thread-safety: immutable values.
 #pragma once
 
 #include <cstddef>
@@ -37,13 +37,20 @@ struct HeadGroup {
   HeadRange key_leaves;   // last needed by this group: their gradients are complete
 };
 
+// Groups of heads for calls of `rows` (tokens x query heads) in all: as many as leave each the size from which the
+// backend runs at full speed (Backend::preferred_attention_rows), at least one and at most `most`.
+int head_group_count(int64_t rows, int64_t preferred_rows, int most);
+
 class HeadDeal {
  public:
   // Throws ConfigurationError when there are more ranks than query heads, and ContractError when query heads are not a
   // multiple of key heads.
-  HeadDeal(int64_t query_heads, int64_t key_heads, int ranks, bool may_cut_key_heads);
+  HeadDeal(int64_t query_heads, int64_t key_heads, int ranks, bool may_cut_key_heads,
+           int most_groups = kLargestHeadGroups);
 
   int ranks() const { return static_cast<int>(query_.size()); }
+  // Of the rank that has most.
+  int64_t most_query_heads() const;
   HeadRange query_heads(int rank) const { return query_[static_cast<size_t>(rank)]; }
   // The key heads that the rank's query heads use.
   HeadRange key_heads(int rank) const { return key_heads_of(query_heads(rank)); }

@@ -71,12 +71,13 @@ TEST(HeadDeal, EvenWithFewestCopiesOfKeyHeads) {
 }
 
 TEST(HeadDeal, GroupsCoverHeadsOnceAndMoveEachKeyHeadOnce) {
-  for (const bool may_cut : {false, true}) {
+  for (const auto& [may_cut, most_groups] : std::vector<std::pair<bool, int>>{
+           {false, kLargestHeadGroups}, {true, kLargestHeadGroups}, {false, 2}, {true, 3}, {true, 1}}) {
     for (const auto& [query_heads, key_heads] :
          std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {4, 2}, {5, 1}, {6, 3}, {12, 12}, {28, 4}, {40, 8}}) {
       for (int ranks = 1; ranks <= std::min<int64_t>(query_heads, 9); ++ranks) {
-        const HeadDeal deal(query_heads, key_heads, ranks, may_cut);
-        EXPECT_LE(deal.groups(), kLargestHeadGroups);
+        const HeadDeal deal(query_heads, key_heads, ranks, may_cut, most_groups);
+        EXPECT_LE(deal.groups(), most_groups);
         for (int rank = 0; rank < ranks; ++rank) {
           const HeadRange keys = deal.key_heads(rank);
           int64_t next_query = deal.query_heads(rank).begin;
@@ -109,6 +110,15 @@ TEST(HeadDeal, GroupsCoverHeadsOnceAndMoveEachKeyHeadOnce) {
       }
     }
   }
+}
+
+TEST(HeadDeal, GroupsAreNoSmallerThanCallsLikeToBe) {
+  EXPECT_EQ(head_group_count(100, 1, 4), 4);
+  EXPECT_EQ(head_group_count(3, 1, 4), 3);
+  EXPECT_EQ(head_group_count(0, 1, 4), 1);
+  EXPECT_EQ(head_group_count(int64_t{32768} * 16, int64_t{1} << 18, 4), 2);
+  EXPECT_EQ(head_group_count((int64_t{1} << 18) - 1, int64_t{1} << 18, 4), 1);
+  EXPECT_EQ(head_group_count(int64_t{1} << 40, int64_t{1} << 18, 8), 8);
 }
 
 TEST(HeadDeal, RefusesMoreRanksThanHeads) {

@@ -18,6 +18,7 @@ namespace {
 class ShardedSchedule;
 
 struct ShardedPlan : AttentionPlan {
+  explicit ShardedPlan(HeadDeal heads) : deal(std::move(heads)) {}
   const Shard& shard() const override { return own_shard; }
   Extents log_sum_exp_extents() const override { return {token_begin.back(), query_heads}; }
   int64_t visible_pairs_times_heads() const override { return pairs * query_heads; }
@@ -26,6 +27,7 @@ struct ShardedPlan : AttentionPlan {
   Shard own_shard;
   SequencePlan sequence;
   std::vector<int64_t> token_begin;  // of every ulysses rank within the ring part, and its end
+  HeadDeal deal;                     // with the groups that suit the number of tokens
   int64_t query_heads = 0;           // that this rank computes
   int64_t pairs = 0;
 };
@@ -54,7 +56,11 @@ class ShardedSchedule : public AttentionSchedule {
 
   std::unique_ptr<AttentionPlan> plan(const Documents& documents, const MaskRule& mask) const override {
     const MeshCoordinates& here = mesh_.coordinates();
-    auto plan = std::make_unique<ShardedPlan>();
+    // The same on all ranks, which exchange groups with each other.
+    const int64_t rows = part_begin(documents.total_tokens(), 1, sizes_.ring_size) * deal_.most_query_heads();
+    auto plan = std::make_unique<ShardedPlan>(
+        HeadDeal(heads_.query_heads, heads_.key_heads, sizes_.ulysses_size, sizes_.ring_size == 1,
+                 head_group_count(rows, backend_.preferred_attention_rows(), kLargestHeadGroups)));
     plan->owner = this;
     plan->own_shard = sequence_shard(layout_, documents.total_tokens(), here.ring, sizes_.ring_size, here.ulysses,
                                      sizes_.ulysses_size);
@@ -130,7 +136,7 @@ class ShardedSchedule : public AttentionSchedule {
   Stream& communication() const { return backend_.communication_stream(); }
   HeadRange own_queries() const { return deal_.query_heads(mesh_.coordinates().ulysses); }
   HeadRange own_keys() const { return deal_.key_heads(mesh_.coordinates().ulysses); }
-  HeadGroup own_group(int group) const { return deal_.group(mesh_.coordinates().ulysses, group); }
+  HeadGroup own_group(const HeadDeal& deal, int group) const { return deal.group(mesh_.coordinates().ulysses, group); }
 
   const ShardedPlan& checked(const AttentionPlan& plan, const ShardedQkv& qkv, const Tensor& log_sum_exp) const {
     const auto* own = dynamic_cast<const ShardedPlan*>(&plan);
@@ -168,11 +174,11 @@ class ShardedSchedule : public AttentionSchedule {
   }
 
   // Enqueues what group `group` needs before it can be computed. `output` and `doutput` are absent in forward.
-  HeadInputs gather_group(HeadExchange& exchange, int group, const ShardedQkv& qkv, const HeadKeys& keys,
-                          const Tensor& output, const Tensor& doutput) const {
-    const HeadGroup own = own_group(group);
-    const auto queries_of = [&](int rank) { return deal_.group(rank, group).query; };
-    const auto arriving_of = [&](int rank) { return deal_.group(rank, group).key_arrives; };
+  HeadInputs gather_group(HeadExchange& exchange, const HeadDeal& deal, int group, const ShardedQkv& qkv,
+                          const HeadKeys& keys, const Tensor& output, const Tensor& doutput) const {
+    const HeadGroup own = own_group(deal, group);
+    const auto queries_of = [&](int rank) { return deal.group(rank, group).query; };
+    const auto arriving_of = [&](int rank) { return deal.group(rank, group).key_arrives; };
     const auto bring = [&](std::string_view name, const Tensor& from) {
       Buffer buffer = allocate(name, MemoryClass::communication, from.dtype, exchange.part_tokens(), own.query.count(),
                                from.extent(2), communication());
@@ -181,7 +187,7 @@ class ShardedSchedule : public AttentionSchedule {
     };
     HeadInputs inputs;
     inputs.query = bring("ulysses queries", qkv.query);
-    if (deal_.any_key_arrives(group)) {
+    if (deal.any_key_arrives(group)) {
       exchange.to_heads(qkv.key, arriving_of, key_heads(keys.key, own.key_arrives));
       exchange.to_heads(qkv.value, arriving_of, key_heads(keys.value, own.key_arrives));
     }
@@ -192,10 +198,11 @@ class ShardedSchedule : public AttentionSchedule {
   }
 
   // Enqueues the exchange of a group's result: [part tokens, query heads of the group, size] to their heads of `to`.
-  void return_group(HeadExchange& exchange, int group, const Tensor& from, const Tensor& to) const {
+  void return_group(HeadExchange& exchange, const HeadDeal& deal, int group, const Tensor& from,
+                    const Tensor& to) const {
     std::vector<Tensor> views;
-    for (int rank = 0; rank < deal_.ranks(); ++rank) {
-      const HeadRange heads = deal_.group(rank, group).query;
+    for (int rank = 0; rank < deal.ranks(); ++rank) {
+      const HeadRange heads = deal.group(rank, group).query;
       views.push_back(to.slice(1, heads.begin, heads.end));
     }
     exchange.to_tokens(from, views);
@@ -204,18 +211,18 @@ class ShardedSchedule : public AttentionSchedule {
   // Calls work(group, inputs, enqueue_next) for every group. enqueue_next() enqueues the exchange for the following
   // group; the work calls it before its computation, or leaves it to this function where it has none.
   template <typename Work>
-  void for_each_group(HeadExchange& exchange, const ShardedQkv& qkv, const HeadKeys& keys, const Tensor& output,
-                      const Tensor& doutput, const Work& work) const {
-    std::optional<HeadInputs> next = gather_group(exchange, 0, qkv, keys, output, doutput);
-    for (int group = 0; group < deal_.groups(); ++group) {
+  void for_each_group(HeadExchange& exchange, const HeadDeal& deal, const ShardedQkv& qkv, const HeadKeys& keys,
+                      const Tensor& output, const Tensor& doutput, const Work& work) const {
+    std::optional<HeadInputs> next = gather_group(exchange, deal, 0, qkv, keys, output, doutput);
+    for (int group = 0; group < deal.groups(); ++group) {
       const TraceScope scope(backend_, {.name = "head group", .index = group});
       HeadInputs inputs = std::move(*next);
       next.reset();
       const SequenceAttention::EnqueueNext enqueue_next = [&, group] {
-        if (group + 1 == deal_.groups()) return;
-        next = gather_group(exchange, group + 1, qkv, keys, output, doutput);
+        if (group + 1 == deal.groups()) return;
+        next = gather_group(exchange, deal, group + 1, qkv, keys, output, doutput);
       };
-      if (own_group(group).query.count() == 0) enqueue_next();
+      if (own_group(deal, group).query.count() == 0) enqueue_next();
       backend_.wait(compute(), inputs.arrived);
       work(group, inputs, enqueue_next);
       for (Buffer* buffer : {&inputs.query, &inputs.output, &inputs.doutput}) buffer->last_used_on(compute());
@@ -231,20 +238,21 @@ class ShardedSchedule : public AttentionSchedule {
     // The previous group's result is kept while the next group is enqueued, which would get its memory and wait for its
     // return; and is given back before the next return, so that nobody who gets it has to wait for that.
     Buffer previous;
-    for_each_group(exchange, qkv, keys, {}, {}, [&](int group, const HeadInputs& inputs, const auto& enqueue_next) {
-      const HeadGroup own = own_group(group);
-      Buffer result = allocate("ulysses output", MemoryClass::communication, backend_.compute_dtype(), tokens,
-                               own.query.count(), heads_.value_size, compute());
-      if (own.query.count() > 0) {
-        inner_->forward(plan.sequence, own.query, group_qkv(own, inputs, keys), result.tensor(),
-                        query_heads_of(log_sum_exp, own.query), enqueue_next);
-      }
-      previous.release();
-      backend_.wait(communication(), backend_.record(compute()));
-      return_group(exchange, group, result.tensor(), output);
-      result.last_used_on(communication());
-      previous = std::move(result);
-    });
+    for_each_group(exchange, plan.deal, qkv, keys, {}, {},
+                   [&](int group, const HeadInputs& inputs, const auto& enqueue_next) {
+                     const HeadGroup own = own_group(plan.deal, group);
+                     Buffer result = allocate("ulysses output", MemoryClass::communication, backend_.compute_dtype(),
+                                              tokens, own.query.count(), heads_.value_size, compute());
+                     if (own.query.count() > 0) {
+                       inner_->forward(plan.sequence, own.query, group_qkv(own, inputs, keys), result.tensor(),
+                                       query_heads_of(log_sum_exp, own.query), enqueue_next);
+                     }
+                     previous.release();
+                     backend_.wait(communication(), backend_.record(compute()));
+                     return_group(exchange, plan.deal, group, result.tensor(), output);
+                     result.last_used_on(communication());
+                     previous = std::move(result);
+                   });
     // Both streams have read the keys; after the last exchange, which is behind the last attention, both are done.
   }
 
@@ -257,30 +265,31 @@ class ShardedSchedule : public AttentionSchedule {
     HeadKeys dkeys = allocate_keys("ulysses dK", "ulysses dV", DType::float32, tokens, compute());
     backend_.fill(compute(), {.to = dkeys.key.tensor()});
     backend_.fill(compute(), {.to = dkeys.value.tensor()});
-    KeyGradientReturn return_dkey(deal_, backend_, exchange, gradient.dkey);
-    KeyGradientReturn return_dvalue(deal_, backend_, exchange, gradient.dvalue);
+    KeyGradientReturn return_dkey(plan.deal, backend_, exchange, gradient.dkey);
+    KeyGradientReturn return_dvalue(plan.deal, backend_, exchange, gradient.dvalue);
     Buffer previous;  // dQ, kept as in forward
-    for_each_group(
-        exchange, qkv, keys, output, doutput, [&](int group, const HeadInputs& inputs, const auto& enqueue_next) {
-          const HeadGroup own = own_group(group);
-          Buffer dquery = allocate("ulysses dQ", MemoryClass::communication, DType::float32, tokens, own.query.count(),
-                                   heads_.key_size, compute());
-          if (own.query.count() > 0) {
-            inner_->backward(plan.sequence, own.query, group_qkv(own, inputs, keys), inputs.output.tensor(),
-                             query_heads_of(log_sum_exp, own.query), inputs.doutput.tensor(),
-                             {dquery.tensor(), key_heads(dkeys.key, own.key), key_heads(dkeys.value, own.key)},
-                             SequenceAttention::KeyGradients::added_to, enqueue_next);
-          }
-          previous.release();
-          backend_.wait(communication(), backend_.record(compute()));
-          return_group(exchange, group, dquery.tensor(), gradient.dquery);
-          dquery.last_used_on(communication());
-          if (deal_.any_key_leaves(group)) {
-            return_dkey.exchange(group, key_heads(dkeys.key, own.key_leaves));
-            return_dvalue.exchange(group, key_heads(dkeys.value, own.key_leaves));
-          }
-          previous = std::move(dquery);
-        });
+    for_each_group(exchange, plan.deal, qkv, keys, output, doutput,
+                   [&](int group, const HeadInputs& inputs, const auto& enqueue_next) {
+                     const HeadGroup own = own_group(plan.deal, group);
+                     Buffer dquery = allocate("ulysses dQ", MemoryClass::communication, DType::float32, tokens,
+                                              own.query.count(), heads_.key_size, compute());
+                     if (own.query.count() > 0) {
+                       inner_->backward(
+                           plan.sequence, own.query, group_qkv(own, inputs, keys), inputs.output.tensor(),
+                           query_heads_of(log_sum_exp, own.query), inputs.doutput.tensor(),
+                           {dquery.tensor(), key_heads(dkeys.key, own.key), key_heads(dkeys.value, own.key)},
+                           SequenceAttention::KeyGradients::added_to, enqueue_next);
+                     }
+                     previous.release();
+                     backend_.wait(communication(), backend_.record(compute()));
+                     return_group(exchange, plan.deal, group, dquery.tensor(), gradient.dquery);
+                     dquery.last_used_on(communication());
+                     if (plan.deal.any_key_leaves(group)) {
+                       return_dkey.exchange(group, key_heads(dkeys.key, own.key_leaves));
+                       return_dvalue.exchange(group, key_heads(dkeys.value, own.key_leaves));
+                     }
+                     previous = std::move(dquery);
+                   });
     dkeys.key.last_used_on(communication());
     dkeys.value.last_used_on(communication());
     backend_.wait(compute(), backend_.record(communication()));
@@ -293,7 +302,7 @@ class ShardedSchedule : public AttentionSchedule {
   HeadShape heads_;
   Backend& backend_;
   Mesh& mesh_;
-  HeadDeal deal_;
+  HeadDeal deal_;  // for what does not depend on groups
   std::unique_ptr<SequenceAttention> inner_;
 };
 

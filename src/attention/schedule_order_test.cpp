@@ -1,6 +1,7 @@
 // Schedules on a backend whose compute stream is as asynchronous as a GPU's: order, overlap, no waiting on the host.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -149,7 +150,7 @@ TEST(ScheduleOrder, ComputeStreamIsBehindEverything) {
 }
 
 // What the first rank enqueues: C for an exchange, A for attention.
-std::pair<std::string, std::string> order_of(const ScheduleCase& test_case) {
+std::pair<std::string, std::string> order_of(const ScheduleCase& test_case, int64_t attention_rows = 1) {
   const SequenceInputs inputs = random_inputs(test_case.heads, test_case.documents.total_tokens(), 4);
   std::pair<std::string, std::string> order;
   run_on_mesh(
@@ -168,8 +169,37 @@ std::pair<std::string, std::string> order_of(const ScheduleCase& test_case) {
         here.finish();
         if (here.mesh.cp_rank() == 0) order = {forward, backend.log()};
       },
-      watched({}));
+      watched({.attention_rows = attention_rows}));
   return order;
+}
+
+// A backend that likes large calls gets fewer groups of heads, and the same results.
+TEST(ScheduleOrder, GroupsAreNoSmallerThanCallsLikeToBe) {
+  for (const ScheduleCase& test_case : cases()) {
+    const SequenceInputs inputs = random_inputs(test_case.heads, 97, 6);
+    const SequenceTruth truth = true_results(test_case.heads, test_case.documents, test_case.mask, inputs);
+    for (const int64_t rows : {100, 1 << 20}) {
+      const SequenceResults results = run_case(test_case, inputs, watched({.attention_rows = rows})).results;
+      EXPECT_LE(largest_error(results, truth), 2e-6) << test_case.describe();
+    }
+  }
+  const HeadShape heads{.query_heads = 8, .key_heads = 8, .key_size = 8, .value_size = 8, .scale = 0.3f};
+  const Documents documents(std::vector<int64_t>{64});
+  using Calls = std::pair<int64_t, int64_t>;
+  const auto attention_calls = [&](ScheduleKind kind, int ulysses, int ring, int64_t rows) {
+    const auto [forward, backward] = order_of({kind, Layout::contiguous, ulysses, ring, heads, documents, {}}, rows);
+    const auto calls = [](const std::string& order) {
+      return static_cast<int64_t>(std::count(order.begin(), order.end(), 'A'));
+    };
+    return Calls{calls(forward), calls(backward)};
+  };
+  // Four heads of 64 tokens each: 256 rows.
+  EXPECT_EQ(attention_calls(ScheduleKind::ulysses, 2, 1, 64), (Calls{4, 4}));
+  EXPECT_EQ(attention_calls(ScheduleKind::ulysses, 2, 1, 128), (Calls{2, 2}));
+  EXPECT_EQ(attention_calls(ScheduleKind::ulysses, 2, 1, 129), (Calls{1, 1}));
+  // Eight heads of 32 tokens each; the first rank sees its own keys only.
+  EXPECT_EQ(attention_calls(ScheduleKind::all_gather, 1, 2, 32).first, 8);
+  EXPECT_EQ(attention_calls(ScheduleKind::all_gather, 1, 2, 100).first, 2);
 }
 
 TEST(ScheduleOrder, CommunicationIsEnqueuedBeforeTheComputationThatHidesIt) {

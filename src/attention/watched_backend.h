@@ -18,6 +18,7 @@ struct WatchedBackendOptions {
   uint64_t seed = 0;
   int64_t longest_compute_pause_microseconds = 0;        // before attention, copies, sums and fills
   int64_t longest_communication_pause_microseconds = 0;  // before whatever is enqueued on the communication stream
+  int64_t attention_rows = 1;                            // that it says to prefer
 };
 
 class WatchedBackend : public Backend {
@@ -32,6 +33,7 @@ class WatchedBackend : public Backend {
   std::string_view name() const override { return inner_->name(); }
   DType compute_dtype() const override { return inner_->compute_dtype(); }
   int64_t preferred_length_multiple() const override { return inner_->preferred_length_multiple(); }
+  int64_t preferred_attention_rows() const override { return options_.attention_rows; }
   TileSizes preferred_tiles() const override { return inner_->preferred_tiles(); }
 
   // The copy stream has a thread.

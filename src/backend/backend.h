@@ -44,6 +44,9 @@ class Backend {
   virtual DType compute_dtype() const = 0;
   // Token counts that are multiples of this run fastest (1 on CPU, 128 on Hopper); callers pad internally.
   virtual int64_t preferred_length_multiple() const = 0;
+  // Query rows (tokens x query heads) from which one attention call runs at full speed; calls that are cut into groups
+  // of heads had better not be smaller.
+  virtual int64_t preferred_attention_rows() const = 0;
   virtual TileSizes preferred_tiles() const = 0;
 
   // ---- order ----

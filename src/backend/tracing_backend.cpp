@@ -26,6 +26,7 @@ class TracingBackend final : public Backend {
   std::string_view name() const override { return inner_->name(); }
   DType compute_dtype() const override { return inner_->compute_dtype(); }
   int64_t preferred_length_multiple() const override { return inner_->preferred_length_multiple(); }
+  int64_t preferred_attention_rows() const override { return inner_->preferred_attention_rows(); }
   TileSizes preferred_tiles() const override { return inner_->preferred_tiles(); }
 
   Stream& compute_stream() override { return inner_->compute_stream(); }

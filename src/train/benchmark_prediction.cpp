@@ -73,8 +73,11 @@ class BusiestRank {
         attention_(sizes.kind == ScheduleKind::all_gather ? make_gather_attention(shape, backend, ring_)
                                                           : make_ring_attention(shape, backend, ring_)),
         by_heads_(sizes.ulysses_size > 1) {
-    const HeadDeal deal(shape.query_heads, shape.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
     const int64_t tokens = plan.tokens[static_cast<size_t>(plan.ring_rank)];
+    const HeadDeal all(shape.query_heads, shape.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+    const HeadDeal deal(
+        shape.query_heads, shape.key_heads, sizes.ulysses_size, sizes.ring_size == 1,
+        head_group_count(tokens * all.most_query_heads(), backend.preferred_attention_rows(), kLargestHeadGroups));
     const DType compute = backend.compute_dtype();
     keys_ = deal.key_heads(0);
     // What exchanges leave as it is holds random numbers too: the speed of a GPU depends on them.
