@@ -481,12 +481,18 @@ TEST_F(BadInputTest, TwoRunsAtOnceInOneFolder) {
 }
 
 TEST_F(BadInputTest, TheSecondSignalEndsAtOnceAndSaysWhatIsLeft) {
-  // One sequence that takes long: the signals come in the middle of a step.
+  // One sequence that takes long: the signals come in the middle of a step, after more work than there is before one.
   std::string line = "{\"input_ids\": [1";
   for (int i = 1; i < 60000; ++i) line += ",1";
   folder_.write("data.jsonl", line + "]}\n");
   StartedProgram running({ITHACA_PROGRAM, "train", folder_.path("run.yaml"), "--set", "data.max_length=60000"});
-  for (int i = 0; i < 600 && running.out_so_far().find("output ") == std::string::npos; ++i) {
+  const double seconds_before = [&] {
+    for (int i = 0; i < 3000 && running.out_so_far().find("output ") == std::string::npos; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return running.cpu_seconds();
+  }();
+  for (int i = 0; i < 3000 && running.cpu_seconds() < seconds_before + 1.0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   running.signal(SIGINT);

@@ -50,6 +50,13 @@ class StartedProgram {
   void signal(int number) const { kill(process_, number); }
   std::string out_so_far() const { return output_.read("stdout"); }
   std::string err_so_far() const { return output_.read("stderr"); }
+  // What it has computed so far, on all of its threads.
+  double cpu_seconds() const {
+    clockid_t clock{};
+    timespec time{};
+    if (clock_getcpuclockid(process_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0.0;
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  }
 
   // Waits for its end.
   ProgramOutcome finish() {
