@@ -134,7 +134,8 @@ TEST_F(CpuStreams, CountTheTimeThatComputeWaits) {
   backend_->finish(hidden);  // the host waits, compute does not
   backend_->wait(compute(), hidden);
   EXPECT_EQ(backend_->exposed_wait_seconds(), 0.0);
-  backend_->enqueue(communication(), [] { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
+  // Far longer than a busy machine keeps this thread from coming to its wait.
+  backend_->enqueue(communication(), [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
   backend_->wait(compute(), backend_->record(communication()));
   EXPECT_GT(backend_->exposed_wait_seconds(), 0.010);
   EXPECT_LT(backend_->exposed_wait_seconds(), 10.0);
