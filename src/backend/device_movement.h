@@ -54,8 +54,8 @@ class DeviceMovement {
   virtual void issue(Stream& stream, std::function<void(DeviceIssuer&)> work) = 0;
   // The most parts that one sum can have.
   virtual int most_sum_parts() const = 0;
-  // Keeps this backend's device memory from being given back, also when the backend has gone: a rank that fails must not
-  // take it away from others whose devices are reading it.
+  // Keeps this backend's device memory from being given back, also when the backend has gone: a rank that fails must
+  // not take it away from others whose devices are reading it.
   virtual std::shared_ptr<const void> hold_memory() = 0;
 
   // Connects the devices of all ranks, whose movements `ranks` are; one thread does it for all of them. Throws
