@@ -9,6 +9,7 @@
 
 #include "attention/head_deal.h"
 #include "base/error.h"
+#include "base/integer.h"
 #include "base/text.h"
 
 namespace ithaca {
@@ -44,10 +45,6 @@ int64_t reach_of(const AutoScheduleRequest& request) {
   int64_t reach = is_packed(request) ? request.mean_document_tokens : request.tokens;
   if (request.mask.window > 0) reach = std::min(reach, request.mask.window);
   return std::min(reach, request.tokens);
-}
-
-int64_t ceiling_divide(int64_t numerator, int64_t denominator) {
-  return (numerator + denominator - 1) / denominator;
 }
 
 void choose_layout(const AutoScheduleRequest& request, Candidate& candidate) {
@@ -115,15 +112,17 @@ void set_price(const AutoScheduleRequest& request, Candidate& candidate) {
     const int64_t exchange_bytes = exchange.forward_bytes + exchange.backward_bytes;
     const int64_t all_hops = whole.forward_bytes + whole.backward_bytes - exchange_bytes;
     const double hop = sizes.ring_size > 1 ? static_cast<double>(all_hops) / (sizes.ring_size - 1) : 0.0;
-    const double gradients_home =
-        hops > 0 ? 4.0 * static_cast<double>(part * deal.key_heads(rank).count() * (heads.key_size + heads.value_size))
-                 : 0.0;
-    const double behind_way_home =
+    CommunicationTimes times;
+    times.exchanges = static_cast<double>(exchange_bytes);
+    times.groups = deal.groups();
+    times.hop = hop;
+    times.hops = hops;
+    times.attention = attention;
+    times.way_home =
+        4.0 * static_cast<double>(part * deal.key_heads(rank).count() * (heads.key_size + heads.value_size));
+    times.behind_way_home =
         share_behind_way_home(sizes, heads) * attention * kBackward / kForwardAndBackward / (hops + 1);
-    const double not_hidden = static_cast<double>(exchange_bytes) / deal.groups() +
-                              hops * std::max(0.0, hop - attention / (hops + 1)) +
-                              std::max(0.0, gradients_home - behind_way_home);
-    exposed = std::max(exposed, not_hidden);
+    exposed = std::max(exposed, exposed_communication(times));
     candidate.bytes = std::max(candidate.bytes, exchange_bytes + static_cast<int64_t>(hop) * hops);
   }
   candidate.attention = attention;

@@ -64,6 +64,14 @@ double share_behind_way_home(const ScheduleSizes& sizes, const HeadShape& heads)
   return deal.key_heads(0).count() >= 2 * int64_t{deal.groups()} ? 0.5 : 0.0;
 }
 
+double exposed_communication(const CommunicationTimes& times) {
+  const double of_exchanges = times.exchanges / times.groups;
+  if (times.hops == 0) return of_exchanges;
+  const double at_hand = times.attention / (times.hops + 1);
+  return of_exchanges + times.hops * std::max(0.0, times.hop - at_hand) +
+         std::max(0.0, times.way_home - times.behind_way_home);
+}
+
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
                                      int64_t tokens_per_rank, int64_t element_bytes) {
   check_schedule_sizes(sizes, heads);

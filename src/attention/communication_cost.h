@@ -39,4 +39,17 @@ CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape
 // the own keys, which a ring keeps for that where a call has several key heads. Otherwise nothing does.
 double share_behind_way_home(const ScheduleSizes& sizes, const HeadShape& heads);
 
+// What a rank exchanges and what it computes meanwhile, all in one unit: seconds, or bytes that it could send.
+struct CommunicationTimes {
+  double exchanges = 0.0;  // of heads, all groups together
+  int groups = 1;          // of heads: one group's exchange hides behind another's attention
+  double hop = 0.0;        // of the ring: it hides behind the attention of the shard at hand
+  int hops = 0;
+  double attention = 0.0;        // of all hops
+  double way_home = 0.0;         // of the last dK and dV
+  double behind_way_home = 0.0;  // the attention that is kept for it
+};
+// The part that nothing hides.
+double exposed_communication(const CommunicationTimes& times);
+
 }  // namespace ithaca

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/integer.h"
 
 namespace ithaca {
 namespace {
@@ -18,15 +19,6 @@ struct PlacedSegment {
   int64_t last() const { return segment.begin + (segment.count - 1) * segment.stride; }
   PlacedSegment single(int64_t index) const { return {{segment.begin + index * segment.stride, 1, 1}, local + index}; }
 };
-
-int64_t floor_divide(int64_t numerator, int64_t denominator) {
-  const int64_t quotient = numerator / denominator;
-  return quotient - (numerator % denominator < 0 ? 1 : 0);
-}
-
-int64_t ceiling_divide(int64_t numerator, int64_t denominator) {
-  return -floor_divide(-numerator, denominator);
-}
 
 // Cuts off rows and columns without a visible pair and drops bounds that cut nothing off. False when nothing is left.
 bool normalise(AttentionTask& task) {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "base/integer.h"
 #include "base/text.h"
 #include "cli/signals.h"
 #include "tensor/memory.h"
@@ -162,7 +163,7 @@ std::vector<std::string> plan_lines(const Recipe& recipe, const RunPlan& plan) {
   if (plan.mesh.cp() > 1) {
     lines.push_back(
         titled("shards", fmt::format("{} of every sequence, of up to {} each", plan.mesh.cp(),
-                                     plural((plan.longest_sequence + plan.mesh.cp() - 1) / plan.mesh.cp(), "token"))));
+                                     plural(ceiling_divide(plan.longest_sequence, plan.mesh.cp()), "token"))));
   }
   lines.push_back(titled(
       "steps", fmt::format("{}, {} of up to {} each", plural(plan.steps, "step"),

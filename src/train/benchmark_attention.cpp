@@ -12,6 +12,7 @@
 #include "attention/tasks.h"
 #include "base/choice.h"
 #include "base/error.h"
+#include "base/integer.h"
 #include "comm/thread_ranks.h"
 #include "train/benchmark.h"
 #include "train/benchmark_exchange.h"
@@ -195,8 +196,8 @@ class AttentionMeasurement {
       row.forward_seconds = prediction.forward_seconds;
       row.backward_seconds = prediction.backward_seconds;
       row.exposed_share = prediction.exposed_seconds / (row.forward_seconds + row.backward_seconds);
-      const CommunicationCost cost = communication_cost(split.sizes, benchmark_.heads, 0,
-                                                        (tokens_ + split.ranks - 1) / split.ranks, element_bytes);
+      const CommunicationCost cost =
+          communication_cost(split.sizes, benchmark_.heads, 0, ceiling_divide(tokens_, split.ranks), element_bytes);
       row.bytes_sent = cost.forward_bytes + cost.backward_bytes;
       complete(row, split.ranks);
     } catch (const OutOfMemoryError& error) {

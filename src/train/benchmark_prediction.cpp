@@ -8,6 +8,7 @@
 #include "attention/head_deal.h"
 #include "attention/sequence_attention.h"
 #include "base/error.h"
+#include "base/integer.h"
 #include "comm/thread_ranks.h"
 #include "train/benchmark_tensors.h"
 
@@ -51,10 +52,6 @@ double rate_at(const std::vector<LinkRate>& rates, int64_t bytes) {
   }
   require(rate > 0.0, "the rate of a link must be positive");
   return rate;
-}
-
-int64_t ceiling_divide(int64_t numerator, int64_t denominator) {
-  return (numerator + denominator - 1) / denominator;
 }
 
 // What one group of heads computes with, in head shards of a ring part.
@@ -184,18 +181,18 @@ AttentionPrediction predict_attention(const ScheduleSizes& sizes, const HeadShap
   const ScheduleSizes inside = {ScheduleKind::ulysses, sizes.ulysses_size, 1};
   const int hops = attention.hops;
 
-  // Seconds of one pass's communication that nothing hides.
-  const auto exposed = [&](int64_t exchange_bytes, int64_t exchanges, int64_t hop_bytes, double compute_seconds) {
-    double seconds = 0.0;
+  // What one pass exchanges, in seconds.
+  const auto times_of = [&](int64_t exchange_bytes, int64_t exchanges, int64_t hop_bytes, double compute_seconds) {
+    CommunicationTimes times;
     if (exchange_bytes > 0) {
       const double rate = rate_at(links.exchange, exchange_bytes / std::max<int64_t>(exchanges, 1));
-      seconds += static_cast<double>(exchange_bytes) / rate / deal.groups();
+      times.exchanges = static_cast<double>(exchange_bytes) / rate;
     }
-    if (hops > 0) {
-      const double hop_seconds = static_cast<double>(hop_bytes) / rate_at(links.hop, hop_bytes / 2);  // keys, values
-      seconds += hops * std::max(0.0, hop_seconds - compute_seconds / (hops + 1));
-    }
-    return seconds;
+    times.groups = deal.groups();
+    times.hops = hops;
+    if (hops > 0) times.hop = static_cast<double>(hop_bytes) / rate_at(links.hop, hop_bytes / 2);  // keys, values
+    times.attention = compute_seconds;
+    return times;
   };
 
   double forward_exposed = 0.0;
@@ -206,17 +203,17 @@ AttentionPrediction predict_attention(const ScheduleSizes& sizes, const HeadShap
     const int64_t others = std::max(1, sizes.ring_size - 1);
     const int64_t forward_hop = (whole.forward_bytes - exchange.forward_bytes) / others;
     const int64_t backward_hop = (whole.backward_bytes - exchange.backward_bytes) / others;
-    double home = 0.0;
+    const CommunicationTimes forward =
+        times_of(exchange.forward_bytes, exchange.forward_exchanges, forward_hop, attention.forward_seconds);
+    CommunicationTimes backward =
+        times_of(exchange.backward_bytes, exchange.backward_exchanges, backward_hop, attention.backward_seconds);
     if (hops > 0) {
       const int64_t bytes = 4 * part * deal.key_heads(rank).count() * (heads.key_size + heads.value_size);
-      home = std::max(0.0, static_cast<double>(bytes) / rate_at(links.hop, bytes / 2) -
-                               share_behind_way_home(sizes, heads) * attention.backward_seconds / (hops + 1));
+      backward.way_home = static_cast<double>(bytes) / rate_at(links.hop, bytes / 2);
+      backward.behind_way_home = share_behind_way_home(sizes, heads) * attention.backward_seconds / (hops + 1);
     }
-    forward_exposed = std::max(forward_exposed, exposed(exchange.forward_bytes, exchange.forward_exchanges, forward_hop,
-                                                        attention.forward_seconds));
-    backward_exposed = std::max(
-        backward_exposed,
-        exposed(exchange.backward_bytes, exchange.backward_exchanges, backward_hop, attention.backward_seconds) + home);
+    forward_exposed = std::max(forward_exposed, exposed_communication(forward));
+    backward_exposed = std::max(backward_exposed, exposed_communication(backward));
   }
   AttentionPrediction prediction;
   prediction.forward_seconds = attention.forward_seconds + forward_exposed;
