@@ -14,6 +14,7 @@
 #include "checkpoint/file_output.h"
 #include "checkpoint/hugging_face.h"
 #include "cli/bench_tables.h"
+#include "cli/progress.h"
 
 namespace ithaca {
 
@@ -96,16 +97,12 @@ std::string model_text(const BenchArguments& arguments, const ModelDescription& 
   return fmt::format("{} ({} parameters, random weights)", name, format_count(model.parameter_count()));
 }
 
-std::string count_text(int count, const char* what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 std::string device_text(const BackendChoice& backend, int ranks) {
   if (backend.kind == BackendKind::cpu) {
-    return fmt::format("CPU, {}, {}", dtype_name(backend.compute_dtype), count_text(ranks, "rank"));
+    return fmt::format("CPU, {}, {}", dtype_name(backend.compute_dtype), plural(ranks, "rank"));
   }
   return fmt::format("{} x {}, {}, {}{}", std::min(ranks, backend.devices), backend.device_name,
-                     dtype_name(backend.compute_dtype), count_text(ranks, "rank"),
+                     dtype_name(backend.compute_dtype), plural(ranks, "rank"),
                      backend.deterministic ? ", deterministic" : "");
 }
 

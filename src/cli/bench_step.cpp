@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/bench_tables.h"
+#include "cli/progress.h"
 
 namespace ithaca {
 
@@ -178,8 +179,8 @@ int bench_step(const BenchArguments& arguments, const BackendChoice& backend, Ra
   out << fmt::format("{}training step of {}\n{}{}, {}; for each row {}, then {} measured\n",
                      arguments.longest ? "longest sequence for a " : "", model_text(arguments, benchmark.model),
                      device_text(backend, arguments.ranks), transport_text(backend, arguments.ranks),
-                     documents_text({benchmark.documents}), count_text(arguments.warmup, "warm-up step"),
-                     count_text(arguments.steps, "step"))
+                     documents_text({benchmark.documents}), plural(arguments.warmup, "warm-up step"),
+                     plural(arguments.steps, "step"))
       << std::flush;
   if (arguments.longest) return bench_longest(benchmark, raw, out);
   bool all_ran = true;

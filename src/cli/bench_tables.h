@@ -45,7 +45,6 @@ ModelDescription chosen_model(const BenchArguments& arguments);
 std::string model_text(const BenchArguments& arguments, const ModelDescription& model);
 std::string device_text(const BackendChoice& backend, int ranks);
 std::string transport_text(const BackendChoice& backend, int ranks);  // ", nccl" between GPUs, else empty
-std::string count_text(int count, const char* what);                  // "2 ranks"
 std::string documents_text(const std::vector<DocumentMix>& documents);
 std::vector<DocumentMix> document_mixes(const BenchArguments& arguments);
 // --tokens, or what suits the device.
