@@ -53,19 +53,10 @@ struct Case {
   }
 };
 
-MeshSizes mesh_of(int dp_replicate, int dp_shard, int ring, int ulysses = 1) {
-  MeshSizes sizes;
-  sizes.dp_replicate = dp_replicate;
-  sizes.dp_shard = dp_shard;
-  sizes.ring = ring;
-  sizes.ulysses = ulysses;
-  return sizes;
-}
-
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const MeshSizes& mesh : {mesh_of(1, 1, 1), mesh_of(1, 1, 2), mesh_of(1, 1, 5), mesh_of(1, 2, 2),
-                                mesh_of(2, 1, 2), mesh_of(2, 2, 1), mesh_of(3, 1, 1), mesh_of(1, 3, 1, 2)}) {
+  for (const MeshSizes& mesh : {MeshSizes{1, 1, 1}, MeshSizes{1, 1, 2}, MeshSizes{1, 1, 5}, MeshSizes{1, 2, 2},
+                                MeshSizes{2, 1, 2}, MeshSizes{2, 2, 1}, MeshSizes{3, 1, 1}, MeshSizes{1, 3, 1, 2}}) {
     for (const ZeroStage stage : {ZeroStage::replicated, ZeroStage::optimizer_state}) {
       for (const DType dtype : {DType::float32, DType::bfloat16}) all.push_back({mesh, stage, dtype});
     }
@@ -252,7 +243,7 @@ TEST(ShardedParameters, LargeParametersTravelInPieces) {
     EXPECT_EQ(usage.peak - usage.current, ShardedParameters::kTransferElements * 4);
     EXPECT_TRUE(here.acquired(1) == values);
   };
-  run_store({mesh_of(1, 1, 2), ZeroStage::optimizer_state, DType::bfloat16}, {}, check, specs, int64_t{1} << 28);
+  run_store({MeshSizes{1, 1, 2}, ZeroStage::optimizer_state, DType::bfloat16}, {}, check, specs, int64_t{1} << 28);
 }
 
 // Two steps: sums of gradients, one update, the new weights everywhere, and the bytes of all that.
@@ -360,7 +351,7 @@ class Gate {
 // The sum of unit 2's gradients is complete while the compute stream is still busy with the backward of unit 1.
 TEST(ShardedParameters, GradientsAreSummedDuringTheNextUnitsBackward) {
   for (const ZeroStage stage : {ZeroStage::replicated, ZeroStage::optimizer_state}) {
-    for (const MeshSizes& mesh : {mesh_of(1, 1, 2), mesh_of(2, 2, 1)}) {
+    for (const MeshSizes& mesh : {MeshSizes{1, 1, 2}, MeshSizes{2, 2, 1}}) {
       run_store({mesh, stage, DType::bfloat16}, {}, [&](const StoreRank& here) {
         here.store.begin_step();
         here.store.begin_last_micro_batch();
@@ -389,7 +380,7 @@ TEST(ShardedParameters, GradientsAreSummedDuringTheNextUnitsBackward) {
 // acquire makes its stream wait for the gather of that one unit: while unit 1 is still on its way, unit 0 can be
 // computed with; what reads unit 1 runs behind its gather.
 TEST(ShardedParameters, AReaderWaitsForItsOwnUnitAlone) {
-  run_store({mesh_of(1, 1, 2), ZeroStage::optimizer_state, DType::bfloat16}, {}, [&](const StoreRank& here) {
+  run_store({MeshSizes{1, 1, 2}, ZeroStage::optimizer_state, DType::bfloat16}, {}, [&](const StoreRank& here) {
     here.update(0, 1.0);
     Gate gather_of_unit_1(here.backend, here.backend.communication_stream());
     here.update(1, 1.0);
@@ -407,7 +398,7 @@ TEST(ShardedParameters, AReaderWaitsForItsOwnUnitAlone) {
 }
 
 TEST(ShardedParameters, CallsOutOfOrderAreErrors) {
-  run_store({mesh_of(1, 1, 1), ZeroStage::optimizer_state, DType::float32}, {}, [&](const StoreRank& here) {
+  run_store({MeshSizes{1, 1, 1}, ZeroStage::optimizer_state, DType::float32}, {}, [&](const StoreRank& here) {
     here.store.begin_step();
     EXPECT_THROW(here.store.wait_for_gradients(0), ContractError);
     here.store.begin_last_micro_batch();

@@ -19,15 +19,6 @@
 namespace ithaca::testing {
 namespace {
 
-MeshSizes mesh_of(int dp_replicate, int dp_shard, int ring, int ulysses = 1) {
-  MeshSizes sizes;
-  sizes.dp_replicate = dp_replicate;
-  sizes.dp_shard = dp_shard;
-  sizes.ring = ring;
-  sizes.ulysses = ulysses;
-  return sizes;
-}
-
 ModelDescription odd_model(bool tied_head = false) {
   ModelDescription model = random_model(8, 2, 0);
   model.tied_head = tied_head;
@@ -63,8 +54,8 @@ TEST(ShardedStep, BothStagesTrainTheSameWeights) {
   for (const bool tied_head : {false, true}) {
     const ModelDescription model = odd_model(tied_head);
     const std::vector<Sequence> sequences = odd_sequences(model);
-    for (const MeshSizes& mesh : {mesh_of(1, 1, 2), mesh_of(1, 2, 1), mesh_of(1, 1, 3), mesh_of(1, 2, 2),
-                                  mesh_of(1, 1, 1, 4), mesh_of(1, 4, 2), mesh_of(2, 2, 1), mesh_of(2, 1, 2)}) {
+    for (const MeshSizes& mesh : {MeshSizes{1, 1, 2}, MeshSizes{1, 2, 1}, MeshSizes{1, 1, 3}, MeshSizes{1, 2, 2},
+                                  MeshSizes{1, 1, 1, 4}, MeshSizes{1, 4, 2}, MeshSizes{2, 2, 1}, MeshSizes{2, 1, 2}}) {
       for (const double max_norm : {0.0, 0.3}) {
         AdamWOptions adamw = decaying();
         adamw.max_grad_norm = max_norm;
@@ -123,7 +114,7 @@ std::vector<std::vector<float>> all_weights(TrainingRank& rank) {
 
 TEST(ShardedStep, AStepThatCannotBeAppliedIsSkippedOnEveryRank) {
   const ModelDescription model = odd_model();
-  for (const MeshSizes& mesh : {mesh_of(1, 1, 3), mesh_of(2, 2, 1)}) {
+  for (const MeshSizes& mesh : {MeshSizes{1, 1, 3}, MeshSizes{2, 2, 1}}) {
     for (const ZeroStage stage : {ZeroStage::replicated, ZeroStage::optimizer_state}) {
       run_ranks(model, mesh, stage, [&](TrainingRank& rank, const StepBatch& batch) {
         const auto before = all_weights(rank);
@@ -164,7 +155,7 @@ TEST(ShardedStep, EvaluationAndExportRightBehindAnUpdate) {
   const ModelDescription model = odd_model(true);
   std::vector<std::vector<float>> exported;
   double loss = 0.0;
-  run_ranks(model, mesh_of(1, 2, 2), ZeroStage::optimizer_state, [&](TrainingRank& rank, const StepBatch& batch) {
+  run_ranks(model, MeshSizes{1, 2, 2}, ZeroStage::optimizer_state, [&](TrainingRank& rank, const StepBatch& batch) {
     static_cast<void>(rank.step().run(batch, 1e-2));
     const double own_loss = rank.step().evaluate(batch.micro_batches, batch.label_weight_sum).value();
     static_cast<void>(rank.step().run(batch, 1e-2));
@@ -175,7 +166,7 @@ TEST(ShardedStep, EvaluationAndExportRightBehindAnUpdate) {
     exported = weights;
     loss = later_loss;
   });
-  run_ranks(model, mesh_of(1, 1, 1), ZeroStage::optimizer_state, [&](TrainingRank& rank, const StepBatch& batch) {
+  run_ranks(model, MeshSizes{1, 1, 1}, ZeroStage::optimizer_state, [&](TrainingRank& rank, const StepBatch& batch) {
     for (size_t spec = 0; spec < exported.size(); ++spec) {
       rank.parameters().set_weights(static_cast<int64_t>(spec), exported[spec]);
     }
@@ -192,7 +183,7 @@ int64_t number_bytes(const Communicator& group, int64_t bytes) {
 TEST(ShardedStep, SendsWhatTheFormulaSays) {
   const ModelDescription model = odd_model();
   const std::vector<ParameterSpec> specs = parameter_specs(model);
-  for (const MeshSizes& mesh : {mesh_of(1, 1, 3), mesh_of(1, 2, 2), mesh_of(2, 2, 1), mesh_of(2, 1, 2)}) {
+  for (const MeshSizes& mesh : {MeshSizes{1, 1, 3}, MeshSizes{1, 2, 2}, MeshSizes{2, 2, 1}, MeshSizes{2, 1, 2}}) {
     for (const ZeroStage stage : {ZeroStage::replicated, ZeroStage::optimizer_state}) {
       run_ranks(model, mesh, stage, [&](TrainingRank& rank, const StepBatch& batch) {
         Mesh& own = rank.mesh();
@@ -220,7 +211,7 @@ TEST(ShardedStep, SendsWhatTheFormulaSays) {
 
 TEST(ShardedStep, TakesTheMemoryThatIsPlanned) {
   const ModelDescription model = odd_model();
-  for (const MeshSizes& mesh : {mesh_of(1, 1, 1), mesh_of(1, 1, 3), mesh_of(2, 2, 1)}) {
+  for (const MeshSizes& mesh : {MeshSizes{1, 1, 1}, MeshSizes{1, 1, 3}, MeshSizes{2, 2, 1}}) {
     for (const ZeroStage stage : {ZeroStage::replicated, ZeroStage::optimizer_state}) {
       const ParameterBytes bytes = parameter_bytes(parameter_specs(model), DType::float32, shard_count(mesh, stage));
       run_ranks(model, mesh, stage, [&](TrainingRank& rank, const StepBatch&) {
@@ -236,14 +227,14 @@ TEST(ShardedStep, OutOfMemoryNamesTheStageThatTakesLess) {
   MemoryUsage usage;
   usage.current_by_class[static_cast<size_t>(MemoryClass::optimizer)] = 1000;
   TrainingRankOptions options;
-  options.mesh = mesh_of(1, 1, 2);
+  options.mesh = MeshSizes{1, 1, 2};
   options.zero = ZeroStage::replicated;
   EXPECT_EQ(memory_advice(options, usage).rfind("parallel.zero: 1", 0), 0u) << memory_advice(options, usage);
   options.zero = ZeroStage::optimizer_state;
   EXPECT_EQ(memory_advice(options, usage).find("parallel.zero"), std::string::npos);
   options.backend.kind = BackendKind::cuda;  // where more ranks are more memory
   EXPECT_EQ(memory_advice(options, usage).rfind("parallel.sp_size or parallel.dp_shard_size", 0), 0u);
-  options.mesh = mesh_of(2, 1, 1);  // nobody to share with
+  options.mesh = MeshSizes{2, 1, 1};  // nobody to share with
   options.zero = ZeroStage::replicated;
   EXPECT_EQ(memory_advice(options, usage).find("parallel.zero"), std::string::npos);
 }
@@ -296,7 +287,7 @@ WatchedRun run_watched(const MeshSizes& mesh_sizes, const WatchedBackendOptions&
 }
 
 TEST(ShardedStep, PausesOfEitherStreamChangeNothing) {
-  for (const MeshSizes& mesh : {mesh_of(1, 1, 2), mesh_of(2, 1, 2), mesh_of(1, 3, 1)}) {
+  for (const MeshSizes& mesh : {MeshSizes{1, 1, 2}, MeshSizes{2, 1, 2}, MeshSizes{1, 3, 1}}) {
     const WatchedRun plain = run_watched(mesh, {});
     EXPECT_EQ(run_watched(mesh, {1, 200, 0}).weights, plain.weights) << "slow compute, " << mesh.describe();
     EXPECT_EQ(run_watched(mesh, {2, 0, 300}).weights, plain.weights) << "slow communication, " << mesh.describe();
@@ -307,7 +298,7 @@ TEST(ShardedStep, PausesOfEitherStreamChangeNothing) {
 // Data-parallel ranks exchange nothing but units. In the order in which they are enqueued: two layers forward; the
 // head's gradients, on their way before the backward of layer 1 is, and so on; then the weights of all four units.
 TEST(ShardedStep, ExchangesComeBeforeTheWorkThatHidesThem) {
-  EXPECT_EQ(run_watched(mesh_of(1, 2, 1), {}).log,
+  EXPECT_EQ(run_watched(MeshSizes{1, 2, 1}, {}).log,
             "AA"
             "C"
             "AC"
