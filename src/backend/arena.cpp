@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <vector>
 
@@ -173,9 +174,11 @@ void Arena::order_after_previous_use(int64_t begin, int64_t end, Stream& stream)
   }
 }
 
-// Guards go up and down in stream order, like the uses that they watch.
+// Guards go up and down in stream order, like the uses that they watch. What an exception gives back stays open: the
+// code that would have ordered this stream after the others was skipped, and an exchange that other ranks still take
+// part in may be reading it. Nobody uses what comes of that: the step has failed.
 void Arena::guard(int64_t begin, int64_t end, Stream& stream) noexcept {
-  if (!kGuards || addressing_ != Addressing::host || base_ == nullptr) return;
+  if (!kGuards || addressing_ != Addressing::host || base_ == nullptr || std::uncaught_exceptions() > 0) return;
   try {
     std::byte* const first = static_cast<std::byte*>(base_) + begin;
     backend_.enqueue(stream, [first, bytes = end - begin] { poison(first, bytes); });

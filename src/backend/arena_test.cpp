@@ -306,5 +306,27 @@ TEST_F(Arenas, UseAfterFreeIsFound) {
 }
 #endif
 
+// A rank that fails unwinds while the exchange that it had begun is still read on another stream: not a misuse.
+TEST_F(Arenas, WhatAFailureGivesBackMayStillBeRead) {
+  std::promise<void> gate;
+  float seen = 0.0f;
+  try {
+    const Buffer sent = floats("sent", 64);
+    float* const data = sent.tensor().as<float>();
+    data[63] = 5.0f;
+    backend_->enqueue(backend_->communication_stream(), [data, &seen, opened = gate.get_future().share()] {
+      opened.wait();
+      seen = data[63];
+    });
+    static_cast<void>(floats("too large", 2 * kMiB));
+    ADD_FAILURE() << "there is room";
+  } catch (const OutOfMemoryError&) {
+    EXPECT_EQ(arena().usage().current, Arena::kAlignment);
+  }
+  gate.set_value();
+  backend_->finish(backend_->record(backend_->communication_stream()));
+  EXPECT_EQ(seen, 5.0f);
+}
+
 }  // namespace
 }  // namespace ithaca
