@@ -29,6 +29,15 @@ function(ithaca_library name)
   target_compile_features(ithaca_${name} PUBLIC cxx_std_20)
 endfunction()
 
+# The limit of a test, in seconds. It is there for hangs, not for speed: instrumented programs take several times as long,
+# and more on a busy machine.
+function(ithaca_time_limit result seconds)
+  if(ITHACA_SANITIZE)
+    math(EXPR seconds "4 * ${seconds}")
+  endif()
+  set(${result} ${seconds} PARENT_SCOPE)
+endfunction()
+
 function(ithaca_test name)
   if(NOT ITHACA_BUILD_TESTS)
     return()
@@ -45,5 +54,6 @@ function(ithaca_test name)
   target_compile_definitions(${name} PRIVATE ITHACA_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
                              ITHACA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   include(GoogleTest)
-  gtest_discover_tests(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} DISCOVERY_TIMEOUT 60)
+  ithaca_time_limit(limit ${ARG_TIMEOUT})
+  gtest_discover_tests(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${limit} DISCOVERY_TIMEOUT 60)
 endfunction()
