@@ -34,13 +34,13 @@ struct ForwardView {
 
 template <typename T, int kWidth, typename View>
 __device__ inline Pack<T, kWidth> load_sum(const View& view, int64_t row, int64_t column) {
-  Pack<T, kWidth> value = Pack<T, kWidth>::load(view.input + row * view.input_stride + column);
-  if (view.residual != nullptr) {
-    const auto other = Pack<T, kWidth>::load(view.residual + row * view.residual_stride + column);
+  const auto input = Pack<T, kWidth>::load(view.input + row * view.input_stride + column);
+  if (view.residual == nullptr) return input;
+  const auto residual = Pack<T, kWidth>::load(view.residual + row * view.residual_stride + column);
+  Pack<T, kWidth> sum;
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) value.set(i, value[i] + other[i]);
-  }
-  return value;
+  for (int i = 0; i < kWidth; ++i) sum.set(i, input[i] + residual[i]);
+  return sum;
 }
 
 template <int kWidth, typename T>

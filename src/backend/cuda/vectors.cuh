@@ -44,13 +44,19 @@ __device__ inline void store_word(uint2* to, const uint2& word) {
 }
 
 // N neighbouring elements, moved in words of 16 bytes (8 where they are no more).
+//
+// Pairs of bfloat16 stay in the 32 bits that they came in until they are used. As elements of their own they are taken
+// apart right behind the load where that stands under a condition, which waits for memory there, before the kernel has
+// asked for what it loads next.
 template <typename T, int N>
 struct Pack {
+  static constexpr bool kIsPairs = std::is_same_v<T, BFloat> && N > 1;
   static constexpr int kBytes = N * static_cast<int>(sizeof(T));
   static_assert(kBytes % 16 == 0 || kBytes == 8 || N == 1, "a pack is whole words or a single element");
   using Word = std::conditional_t<kBytes % 16 == 0, uint4, uint2>;
   static constexpr int kWords = kBytes / static_cast<int>(sizeof(Word));
-  alignas(N == 1 ? sizeof(T) : sizeof(Word)) T values[N];
+  using Stored = std::conditional_t<kIsPairs, uint32_t, T>;
+  alignas(N == 1 ? sizeof(T) : sizeof(Word)) Stored values[kIsPairs ? N / 2 : N];
 
   __device__ static Pack load(const T* from) {
     Pack pack;
@@ -76,10 +82,15 @@ struct Pack {
     }
   }
   __device__ float operator[](int index) const {
-    return to_float(values[index]);
+    if constexpr (kIsPairs) {
+      const uint32_t pair = values[index / 2];
+      return __uint_as_float(index % 2 == 0 ? pair << 16 : pair & 0xFFFF0000u);
+    } else {
+      return to_float(values[index]);
+    }
   }
   __device__ void set(int index, float value) {
-    values[index] = from_float<T>(value);
+    reinterpret_cast<T*>(values)[index] = from_float<T>(value);
   }
 };
 
