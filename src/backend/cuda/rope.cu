@@ -45,6 +45,11 @@ struct HeadStrides {
   int64_t head = 0;
 };
 
+template <typename T>
+__device__ inline T* head_of(T* data, const HeadStrides& strides, int64_t token, int64_t head) {
+  return data + token * strides.token + head * strides.head;
+}
+
 struct HeadShape {
   int64_t tokens, heads, size, half;
   int64_t count() const { return tokens * heads; }
@@ -112,25 +117,28 @@ __global__ void __launch_bounds__(kThreads, 2) head_rope_forward_kernel(const Fo
   const int64_t runs = (view.shape.heads + kForwardHeads - 1) / kForwardHeads;  // of a token
   const int64_t count = view.shape.tokens * runs;
   const int64_t half = view.shape.half;
-  const int64_t column = static_cast<int64_t>(lane) * kWidth;
-  const bool has_column = column < half;
+  const bool has_column = lane * kWidth < half;
+  const int64_t column = has_column ? lane * kWidth : 0;
+  const float inverse_size = 1.0f / static_cast<float>(view.shape.size);
+  Halves<W, kWidth> weight;
+  if constexpr (kNorm) weight.load(view.norm_weight, column, half);
   const int64_t rounds = (count + kGroups - 1) / kGroups;
   for (int64_t round = blockIdx.x; round < rounds; round += gridDim.x) {  // whole warps stay together for the shuffles
     const int64_t index = round * kGroups + threadIdx.x / kLanes;
-    const bool is_active = has_column && index < count;
-    const HeadIndex at = head_at(is_active ? index : 0, runs);
+    const HeadIndex at = head_at(index < count ? index : 0, runs);
     const int64_t first_head = at.head * kForwardHeads;
-    const int64_t heads_here = is_active ? view.shape.heads - first_head : 0;
-    Halves<T, kWidth> inputs[kForwardHeads];
-    Angles<kWidth> angles;
-    Halves<W, kWidth> weight;
-    const T* from = view.input + at.token * view.input_strides.token + first_head * view.input_strides.head;
+    const int64_t heads_here = has_column && index < count ? view.shape.heads - first_head : 0;
+    const T* const from = head_of(view.input, view.input_strides, at.token, first_head);
+    T* const to = head_of(view.output, view.output_strides, at.token, first_head);
+    Angles<kWidth> angles = {};
+    Halves<T, kWidth> inputs[kForwardHeads] = {};
+    if (heads_here > 0) {  // keeps the work on the first head from being moved in between the reads
+      if constexpr (kRotate) angles.load(view, at.token, column);
 #pragma unroll
-    for (int head = 0; head < kForwardHeads; ++head) {
-      if (head < heads_here) inputs[head].load(from + head * view.input_strides.head, column, half);
+      for (int head = 0; head < kForwardHeads; ++head) {
+        if (head < heads_here) inputs[head].load(from + head * view.input_strides.head, column, half);
+      }
     }
-    if (kRotate && is_active) angles.load(view, at.token, column);
-    if (kNorm && is_active) weight.load(view.norm_weight, column, half);
 #pragma unroll
     for (int head = 0; head < kForwardHeads; ++head) {
       const bool has_head = head < heads_here;
@@ -138,18 +146,17 @@ __global__ void __launch_bounds__(kThreads, 2) head_rope_forward_kernel(const Fo
       float second[kWidth];
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        first[i] = has_head ? inputs[head].low[i] : 0.0f;
-        second[i] = has_head ? inputs[head].high[i] : 0.0f;
+        first[i] = inputs[head].low[i];
+        second[i] = inputs[head].high[i];
       }
       if constexpr (kNorm) {
         float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) sum += first[i] * first[i] + second[i] * second[i];
         sum = lanes_sum<kLanes>(sum);
-        const float inverse = 1.0f / sqrtf(sum / static_cast<float>(view.shape.size) + view.epsilon);
+        const float inverse = rsqrtf(sum * inverse_size + view.epsilon);
         if (has_head && lane == 0 && view.inverse_rms != nullptr) {
-          view.inverse_rms[at.token * view.inverse_rms_strides.token +
-                           (first_head + head) * view.inverse_rms_strides.head] = inverse;
+          *head_of(view.inverse_rms, view.inverse_rms_strides, at.token, first_head + head) = inverse;
         }
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
@@ -169,8 +176,7 @@ __global__ void __launch_bounds__(kThreads, 2) head_rope_forward_kernel(const Fo
           result.high.set(i, second[i]);
         }
       }
-      result.store(view.output + at.token * view.output_strides.token + (first_head + head) * view.output_strides.head,
-                   column, half);
+      result.store(to + head * view.output_strides.head, column, half);
     }
   }
 }
@@ -238,87 +244,80 @@ __global__ void __launch_bounds__(kThreads, 2) head_rope_backward_kernel(const B
   const int64_t runs = (view.shape.heads + kBackwardHeads - 1) / kBackwardHeads;  // of a token
   const int64_t count = view.shape.tokens * runs;
   const int64_t half = view.shape.half;
-  const int64_t column = static_cast<int64_t>(lane) * kWidth;
-  const bool has_column = column < half;
+  const bool has_column = lane * kWidth < half;
+  const int64_t column = has_column ? lane * kWidth : 0;
   const int64_t rounds = (count + kGroups - 1) / kGroups;
   const float inverse_size = 1.0f / static_cast<float>(view.shape.size);
   float first_sum[kWeightGradient ? kWidth : 1] = {};
   float second_sum[kWeightGradient ? kWidth : 1] = {};
   Halves<W, kWidth> weight;
-  if (kNorm && has_column) weight.load(view.norm_weight, column, half);
+  if constexpr (kNorm) weight.load(view.norm_weight, column, half);
   for (int64_t round = blockIdx.x; round < rounds; round += gridDim.x) {
     const int64_t index = round * kGroups + group;
-    const bool is_active = has_column && index < count;
-    const HeadIndex at = head_at(is_active ? index : 0, runs);
+    const HeadIndex at = head_at(index < count ? index : 0, runs);
     const int64_t first_head = at.head * kBackwardHeads;
-    const int64_t heads_here = is_active ? view.shape.heads - first_head : 0;
-    Halves<D, kWidth> doutputs[kBackwardHeads];
-    Halves<T, kWidth> inputs[kNorm ? kBackwardHeads : 1];
+    const int64_t heads_here = has_column && index < count ? view.shape.heads - first_head : 0;
+    const D* const gradients = head_of(view.doutput, view.doutput_strides, at.token, first_head);
+    const T* const from = head_of(view.input, view.input_strides, at.token, first_head);
+    const float* const inverse_rms = head_of(view.inverse_rms, view.inverse_rms_strides, at.token, first_head);
+    T* const to = head_of(view.dinput, view.dinput_strides, at.token, first_head);
+    Angles<kWidth> angles = {};
+    Halves<D, kWidth> doutputs[kBackwardHeads] = {};
+    Halves<T, kWidth> inputs[kNorm ? kBackwardHeads : 1] = {};
     float inverses[kBackwardHeads] = {};
+    if (heads_here > 0) {  // as in forward
+      if constexpr (kRotate) angles.load(view, at.token, column);
 #pragma unroll
-    for (int head = 0; head < kBackwardHeads; ++head) {
-      if (head >= heads_here) continue;
-      const int64_t place = first_head + head;
-      doutputs[head].load(view.doutput + at.token * view.doutput_strides.token + place * view.doutput_strides.head,
-                          column, half);
-      if constexpr (kNorm) {
-        inputs[head].load(view.input + at.token * view.input_strides.token + place * view.input_strides.head, column,
-                          half);
-        inverses[head] =
-            view.inverse_rms[at.token * view.inverse_rms_strides.token + place * view.inverse_rms_strides.head];
+      for (int head = 0; head < kBackwardHeads; ++head) {
+        if (head >= heads_here) continue;
+        doutputs[head].load(gradients + head * view.doutput_strides.head, column, half);
+        if constexpr (kNorm) {
+          inputs[head].load(from + head * view.input_strides.head, column, half);
+          inverses[head] = inverse_rms[head * view.inverse_rms_strides.head];
+        }
       }
     }
 #pragma unroll
     for (int head = 0; head < kBackwardHeads; ++head) {
-      const bool has_head = head < heads_here;
-      float first[kWidth] = {};
-      float second[kWidth] = {};
-      if (has_head) {
-        Angles<kWidth> angles;  // of the nearest cache for the second head: registers are scarce here
-        if constexpr (kRotate) angles.load(view, at.token, column);
+      float first[kWidth];
+      float second[kWidth];
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          const float low = doutputs[head].low[i];
-          const float high = doutputs[head].high[i];
-          first[i] = kRotate ? low * angles.cosine[i] + high * angles.sine[i] : low;
-          second[i] = kRotate ? high * angles.cosine[i] - low * angles.sine[i] : high;
-        }
+      for (int i = 0; i < kWidth; ++i) {
+        const float low = doutputs[head].low[i];
+        const float high = doutputs[head].high[i];
+        first[i] = kRotate ? low * angles.cosine[i] + high * angles.sine[i] : low;
+        second[i] = kRotate ? high * angles.cosine[i] - low * angles.sine[i] : high;
       }
       if constexpr (kNorm) {
         const float inverse = inverses[head];
         float projection = 0.0f;
-        if (has_head) {
 #pragma unroll
-          for (int i = 0; i < kWidth; ++i) {
-            const float low = inputs[head].low[i];
-            const float high = inputs[head].high[i];
-            if constexpr (kWeightGradient) {
-              first_sum[i] += low * inverse * first[i];
-              second_sum[i] += high * inverse * second[i];
-            }
-            first[i] *= weight.low[i];
-            second[i] *= weight.high[i];
-            projection += low * first[i] + high * second[i];
+        for (int i = 0; i < kWidth; ++i) {
+          const float low = inputs[head].low[i];
+          const float high = inputs[head].high[i];
+          if constexpr (kWeightGradient) {
+            first_sum[i] += low * inverse * first[i];
+            second_sum[i] += high * inverse * second[i];
           }
+          first[i] *= weight.low[i];
+          second[i] *= weight.high[i];
+          projection += low * first[i] + high * second[i];
         }
         projection = lanes_sum<kLanes>(projection) * inverse * inverse * inverse_size;
-        if (has_head) {
 #pragma unroll
-          for (int i = 0; i < kWidth; ++i) {
-            first[i] = inverse * (first[i] - inputs[head].low[i] * projection);
-            second[i] = inverse * (second[i] - inputs[head].high[i] * projection);
-          }
+        for (int i = 0; i < kWidth; ++i) {
+          first[i] = inverse * (first[i] - inputs[head].low[i] * projection);
+          second[i] = inverse * (second[i] - inputs[head].high[i] * projection);
         }
       }
-      if (!has_head) continue;
+      if (head >= heads_here) continue;
       Halves<T, kWidth> result;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         result.low.set(i, first[i]);
         result.high.set(i, second[i]);
       }
-      result.store(view.dinput + at.token * view.dinput_strides.token + (first_head + head) * view.dinput_strides.head,
-                   column, half);
+      result.store(to + head * view.dinput_strides.head, column, half);
     }
   }
   if constexpr (kWeightGradient) {
