@@ -62,6 +62,8 @@ __global__ void __launch_bounds__(256)
   for (int64_t begin = blockIdx.x; begin < tokens; begin += gridDim.x) {
     const uint32_t id = keys[begin];
     if (id >= vocabulary || (begin > 0 && keys[begin - 1] == id)) continue;
+    float* const to = dtable + static_cast<int64_t>(id) * dtable_stride + column;
+    auto total = Pack<float, kWidth>::load(to);  // on its way beside the rows
     float sum[kWidth] = {};
     constexpr int kAhead = 4;  // rows under way at the same time
     int64_t place = begin;
@@ -83,8 +85,6 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
       for (int element = 0; element < kWidth; ++element) sum[element] += row[element];
     }
-    float* const to = dtable + static_cast<int64_t>(id) * dtable_stride + column;
-    auto total = Pack<float, kWidth>::load(to);
 #pragma unroll
     for (int element = 0; element < kWidth; ++element) total.values[element] += sum[element];
     total.store(to);
@@ -175,9 +175,10 @@ void embedding_backward(const EmbeddingBackward& arguments, void* workspace, cud
     const auto launch = [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       const int64_t vectors = columns / kWidth;
-      const auto threads = static_cast<unsigned>(std::min<int64_t>(divide_up(vectors, 32) * 32, 256));
-      const dim3 blocks(static_cast<unsigned>(tokens), static_cast<unsigned>(divide_up(vectors, threads)));
-      require(divide_up(vectors, threads) <= 65535, "embedding_backward: rows of over 65535 x 256 elements");
+      const int64_t parts = divide_up(vectors, 256);  // of a row, all as long as each other
+      require(parts <= 65535, "embedding_backward: rows of over 65535 x 256 elements");
+      const auto threads = static_cast<unsigned>(divide_up(divide_up(vectors, parts), 32) * 32);
+      const dim3 blocks(static_cast<unsigned>(tokens), static_cast<unsigned>(parts));
       embedding_backward_kernel<T, kWidth>
           <<<blocks, threads, 0, stream>>>(data_of<T>(doutput), doutput.stride(0), sorted_keys, sorted_order, tokens,
                                            vocabulary, dtable.as<float>(), dtable.stride(0), columns);
