@@ -190,8 +190,8 @@ __global__ void __launch_bounds__(kThreads) head_rope_forward_plain_kernel(const
   for (int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; index < count;
        index += static_cast<int64_t>(gridDim.x) * kWarps) {
     const HeadIndex at = head_at(index, view.shape.heads);
-    const T* const from = view.input + at.token * view.input_strides.token + at.head * view.input_strides.head;
-    T* const to = view.output + at.token * view.output_strides.token + at.head * view.output_strides.head;
+    const T* const from = head_of(view.input, view.input_strides, at.token, at.head);
+    T* const to = head_of(view.output, view.output_strides, at.token, at.head);
     float inverse = 1.0f;
     if (view.norm_weight != nullptr) {
       float sum = 0.0f;
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) head_rope_forward_plain_kernel(const
       sum = lanes_sum<32>(sum);
       inverse = 1.0f / sqrtf(sum / static_cast<float>(view.shape.size) + view.epsilon);
       if (lane == 0 && view.inverse_rms != nullptr) {
-        view.inverse_rms[at.token * view.inverse_rms_strides.token + at.head * view.inverse_rms_strides.head] = inverse;
+        *head_of(view.inverse_rms, view.inverse_rms_strides, at.token, at.head) = inverse;
       }
     }
     const auto normalised = [&](int64_t i) {
@@ -354,11 +354,9 @@ __global__ void __launch_bounds__(32) head_rope_backward_plain_kernel(const Back
   }
   for (int64_t index = blockIdx.x; index < count; index += gridDim.x) {
     const HeadIndex at = head_at(index, view.shape.heads);
-    const D* const from = view.doutput + at.token * view.doutput_strides.token + at.head * view.doutput_strides.head;
-    T* const to = view.dinput + at.token * view.dinput_strides.token + at.head * view.dinput_strides.head;
-    const T* const input = view.norm_weight == nullptr
-                               ? nullptr
-                               : view.input + at.token * view.input_strides.token + at.head * view.input_strides.head;
+    const D* const from = head_of(view.doutput, view.doutput_strides, at.token, at.head);
+    T* const to = head_of(view.dinput, view.dinput_strides, at.token, at.head);
+    const T* const input = head_of(view.input, view.input_strides, at.token, at.head);  // with norm_weight
     const float* const cosine = view.cosine == nullptr ? nullptr : view.cosine + at.token * view.cosine_stride;
     const float* const sine = view.cosine == nullptr ? nullptr : view.sine + at.token * view.sine_stride;
     // Calls use(i, gradient of the normalised element i) for the elements of this lane: pairs i, i + half.
@@ -378,8 +376,7 @@ __global__ void __launch_bounds__(32) head_rope_backward_plain_kernel(const Back
       for_each([&](int64_t i, float gradient) { to[i] = from_float<T>(gradient); });
       continue;
     }
-    const float inverse =
-        view.inverse_rms[at.token * view.inverse_rms_strides.token + at.head * view.inverse_rms_strides.head];
+    const float inverse = *head_of(view.inverse_rms, view.inverse_rms_strides, at.token, at.head);
     float projection = 0.0f;
     for_each([&](int64_t i, float gradient) {
       const float x = to_float(input[i]);
