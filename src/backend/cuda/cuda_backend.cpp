@@ -35,6 +35,8 @@ constexpr int64_t kStagingBytes = int64_t{32} << 20;
 constexpr int64_t kDefaultHostArenaBytes = int64_t{1} << 30;
 // What the libraries and the driver take beside the arena, at least.
 constexpr int64_t kLibraryBytes = int64_t{3} << 29;
+// Of each kind. What frees memory, crosses streams or is measured holds one: some hundreds in a step of many layers.
+constexpr int kFirstEvents = 512;
 
 // The shape of a running softmax with the state of cuda::CudaAttention, for the checks of later calls.
 class CheckedAttentionState final : public AttentionState {
@@ -92,14 +94,14 @@ class CudaBackend final : public Backend, public DeviceMovement {
  public:
   explicit CudaBackend(const CudaBackendOptions& options)
       : options_(options),
-        events_(std::make_shared<cuda::EventPool>(false)),
-        waits_(std::make_shared<cuda::EventPool>(true)),
+        events_(std::make_shared<cuda::EventPool>(false, kFirstEvents)),
+        waits_(std::make_shared<cuda::EventPool>(true, kFirstEvents)),
         device_memory_(std::make_shared<cuda::DeviceMemory>(device_arena_bytes(options))),
         compute_("compute", options.device, 0, events_, failure_),
         communication_("communication", options.device, highest_priority(), events_, failure_),
         copy_("copy", options.device, highest_priority(), events_, failure_),
         device_arena_(*this, Tier::device, device_memory_->data(), device_memory_->size()),
-        staging_(kStagingBytes, [this](const Event& event) { finish(event); }),
+        staging_(kStagingBytes, cuda::has_happened, [this](const Event& event) { finish(event); }),
         attention_(std::make_unique<cuda::CudaAttention>(workspace_provider(), attention_options(options))) {}
 
   // Work that is still queued is done first, as somebody may rely on it; host work is dropped while an exception is

@@ -51,8 +51,9 @@ namespace {
 constexpr int64_t kPieceAlignment = 256;
 }
 
-StagingRing::StagingRing(int64_t capacity, std::function<void(const Event&)> finish)
-    : capacity_(capacity), finish_(std::move(finish)) {}
+StagingRing::StagingRing(int64_t capacity, std::function<bool(const Event&)> has_happened,
+                         std::function<void(const Event&)> finish)
+    : capacity_(capacity), has_happened_(std::move(has_happened)), finish_(std::move(finish)) {}
 
 std::byte* StagingRing::take(int64_t bytes) {
   require(bytes >= 0 && bytes <= largest_piece(), "StagingRing: a piece larger than the ring allows");
@@ -61,15 +62,20 @@ std::byte* StagingRing::take(int64_t bytes) {
   int64_t begin = head_;
   const int64_t left_of_round = capacity_ - begin % capacity_;
   if (size > left_of_round) begin += left_of_round;  // a piece never wraps around
+  // Events of pieces that are free are free too: a step's small pieces do not add up to a ring full of events.
+  while (!pieces_.empty() && has_happened_(pieces_.front().free_after)) drop_oldest();
   while (begin + size - tail_ > capacity_) {
-    const Piece oldest = pieces_.front();
-    finish_(oldest.free_after);
-    tail_ = oldest.end;
-    pieces_.pop_front();
+    finish_(pieces_.front().free_after);
+    drop_oldest();
   }
   head_ = begin + size;
   pieces_.push_back({head_, {}});
   return memory_.data() + begin % capacity_;
+}
+
+void StagingRing::drop_oldest() {
+  tail_ = pieces_.front().end;
+  pieces_.pop_front();
 }
 
 void StagingRing::used_until(const Event& event) {

@@ -62,8 +62,9 @@ class PinnedMemory {
 // happened. The memory is allocated when the first piece is taken. Thread-safety: one thread.
 class StagingRing {
  public:
-  // `finish` makes the host wait for an event.
-  StagingRing(int64_t capacity, std::function<void(const Event&)> finish);
+  // `has_happened` looks at an event that has been issued, `finish` makes the host wait for one.
+  StagingRing(int64_t capacity, std::function<bool(const Event&)> has_happened,
+              std::function<void(const Event&)> finish);
 
   // The most bytes that one piece can have.
   int64_t largest_piece() const { return capacity_ / 4; }
@@ -78,7 +79,10 @@ class StagingRing {
     Event free_after;
   };
 
+  void drop_oldest();
+
   int64_t capacity_;
+  std::function<bool(const Event&)> has_happened_;
   std::function<void(const Event&)> finish_;
   PinnedMemory memory_;
   // Positions only grow; the place in the ring is the position modulo the capacity.

@@ -10,6 +10,10 @@ namespace ithaca::cuda {
 
 // ---- EventPool, CudaEvent ----
 
+EventPool::EventPool(bool timed, int count) : timed_(timed) {
+  for (int made = 0; made < count; ++made) idle_.push_back(make());
+}
+
 EventPool::~EventPool() {
   for (const cudaEvent_t event : idle_) static_cast<void>(cudaEventDestroy(event));
 }
@@ -23,6 +27,10 @@ cudaEvent_t EventPool::take() {
       return event;
     }
   }
+  return make();
+}
+
+cudaEvent_t EventPool::make() const {
   cudaEvent_t event = nullptr;
   // A host that waits sleeps: ranks may be more than cores.
   const unsigned flags = cudaEventBlockingSync | (timed_ ? 0u : cudaEventDisableTiming);
@@ -79,6 +87,11 @@ std::shared_ptr<const CudaEvent> cuda_event(const Event& event) {
   auto state = std::dynamic_pointer_cast<const CudaEvent>(event.state());
   require(state != nullptr, "the CUDA backend was given an event of another backend");
   return state;
+}
+
+bool has_happened(const Event& event) {
+  const std::shared_ptr<const CudaEvent> state = cuda_event(event);
+  return state == nullptr || state->has_happened();
 }
 
 // ---- HostFailure ----

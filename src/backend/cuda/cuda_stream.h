@@ -34,8 +34,9 @@ namespace ithaca::cuda {
 // each wait is for the state at the time of its call.
 class EventPool {
  public:
-  // Timed events can be measured and cost more.
-  explicit EventPool(bool timed) : timed_(timed) {}
+  // Of the current device. Timed events can be measured and cost more. `count` events are made at once: CUDA may wait
+  // for the device where it makes something, so a step should find its events made.
+  explicit EventPool(bool timed, int count = 0);
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
   ~EventPool();
@@ -45,6 +46,8 @@ class EventPool {
   void give_back(cudaEvent_t event) noexcept;
 
  private:
+  cudaEvent_t make() const;
+
   bool timed_;
   std::mutex mutex_;
   std::vector<cudaEvent_t> idle_;
@@ -94,6 +97,8 @@ class CudaEvent final : public Event::State {
 
 // Null for an empty event; ContractError for an event of another kind of backend.
 std::shared_ptr<const CudaEvent> cuda_event(const Event& event);
+// Of an event that has been issued, or an empty one.
+bool has_happened(const Event& event);
 
 class CudaStream final : public Stream {
  public:

@@ -97,10 +97,7 @@ class NcclExchange final : public DeviceExchange {
     return std::nullopt;
   }
 
-  bool has_happened(const Event& event) override {
-    const std::shared_ptr<const CudaEvent> state = cuda_event(event);
-    return state == nullptr || state->has_happened();
-  }
+  bool has_happened(const Event& event) override { return cuda::has_happened(event); }
 
   void abort() noexcept override {
     if (is_aborted_.exchange(true)) return;
