@@ -132,6 +132,7 @@ std::unique_ptr<Backend> make_backend(const BackendChoice& choice, int rank, int
   CudaBackendOptions options;
   options.device = place.device;
   options.ranks_on_device = place.ranks_on_device;
+  options.devices_in_use = std::min(ranks, choice.devices);
   options.memory_limit_bytes = memory_limit_bytes;
   options.compute_dtype = choice.compute_dtype;
   options.deterministic = choice.deterministic;

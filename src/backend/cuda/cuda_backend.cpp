@@ -596,11 +596,10 @@ class CudaBackend final : public Backend, public DeviceMovement {
   std::unique_ptr<cuda::CudaAttention> attention_;
 };
 
-// Lets kernels of `device` read the memory of all other devices that can be read: ranks of one process on several
-// devices exchange tensors directly.
-void enable_peer_access(int device) {
-  const int count = cuda_device_count();
-  for (int other = 0; other < count; ++other) {
+// Lets kernels of `device` read the memory of those of the first `devices` that can be read: ranks of one process on
+// several devices exchange tensors directly.
+void enable_peer_access(int device, int devices) {
+  for (int other = 0; other < devices; ++other) {
     int can_access = 0;
     if (other == device || cudaDeviceCanAccessPeer(&can_access, device, other) != cudaSuccess || can_access == 0) {
       continue;
@@ -676,6 +675,9 @@ CudaDeviceInfo cuda_device_info(int device) {
 std::unique_ptr<Backend> make_cuda_backend(const CudaBackendOptions& options) {
   const CudaDeviceInfo info = cuda_device_info(options.device);
   require(options.ranks_on_device >= 1, "CudaBackendOptions: ranks_on_device must be 1 or more");
+  require(options.devices_in_use == 0 ||
+              (options.devices_in_use > options.device && options.devices_in_use <= cuda_device_count()),
+          "CudaBackendOptions: devices_in_use must count the device and no more than there are");
   require(options.memory_limit_bytes >= 0 && options.host_memory_limit_bytes >= 0,
           "CudaBackendOptions: a memory limit must be 0 or more");
   require(options.compute_dtype == DType::bfloat16 || options.compute_dtype == DType::float32,
@@ -688,7 +690,7 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaBackendOptions& options) {
         options.device, info.name, info.compute_capability / 10, info.compute_capability % 10,
         cudaGetErrorString(status), info.compute_capability));
   }
-  enable_peer_access(options.device);
+  enable_peer_access(options.device, options.devices_in_use > 0 ? options.devices_in_use : cuda_device_count());
   return std::make_unique<CudaBackend>(options);
 }
 

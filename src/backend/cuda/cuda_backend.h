@@ -26,6 +26,9 @@ struct CudaBackendOptions {
   int device = 0;
   // How many ranks of this process use the GPU: what the memory is divided by when `memory_limit_bytes` is 0.
   int ranks_on_device = 1;
+  // The ranks of this process are on the first so many GPUs, whose memory this one reads; 0: on all. Each of them comes
+  // into use by this, which takes time and memory there.
+  int devices_in_use = 0;
   // Size of the device arena, allocated at once. 0: nearly all that is free on the GPU, divided by `ranks_on_device`.
   int64_t memory_limit_bytes = 0;
   // Size of the host arena, page-locked when it is first used. 0: 1 GiB.
