@@ -48,6 +48,24 @@ TEST(Exactness, RepeatsHaveTheSameBits) {
   }
 }
 
+TEST(Exactness, RanksOfSeveralCasesGiveWhatRanksOfOneGive) {
+  const ModelDescription plain = random_model(6, 3, 0);
+  const ModelDescription windowed = random_model(6, 3, 9);
+  const Sequence sequence = random_sequence(98, plain.vocabulary, {50, 1, 47}, 2);
+  const RunSettings run = settings_of({ScheduleKind::ring, Layout::zigzag, 2, 1}, RecomputePolicy::attention, 13, 17);
+  const std::vector<RunOutcome> both = run_first_steps({{plain, {sequence}}, {windowed, {sequence}}}, run, 1e-3);
+  const RunOutcome first = run_case(plain, nullptr, {sequence}, run, {}, 1e-3, 1);
+  const RunOutcome second = run_case(windowed, nullptr, {sequence}, run, {}, 1e-3, 1);
+  EXPECT_EQ(both.at(0).gradients, first.gradients);
+  EXPECT_EQ(both.at(0).loss, first.loss);
+  EXPECT_EQ(both.at(1).gradients, second.gradients);
+  EXPECT_EQ(both.at(1).evaluation_loss, second.evaluation_loss);
+  EXPECT_EQ(both.at(1).grad_norm, second.grad_norm);
+  EXPECT_NE(both.at(1).loss, both.at(0).loss);
+  EXPECT_TRUE(both.at(0).weights.empty());
+  EXPECT_FALSE(both.at(1).weights.empty());
+}
+
 TEST(Exactness, EveryPolicyAndTileOnOneRankHasTheSameLoss) {
   const ModelDescription model = random_model(4, 2, 0);
   const std::vector<Sequence> sequences = {random_sequence(61, model.vocabulary, {61}, 3)};

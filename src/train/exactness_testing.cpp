@@ -76,18 +76,6 @@ const Expected& expected_of(int model, int documents) {
   return kept.emplace(std::pair(model, documents), std::move(expected)).first->second;
 }
 
-void compare(const RunOutcome& outcome, const RunOutcome& expected, const RunSettings& run) {
-  EXPECT_LT(std::abs(outcome.loss - expected.loss), kMatrixBound * std::abs(expected.loss) + 1e-30) << run.describe();
-  EXPECT_LT(std::abs(outcome.evaluation_loss - expected.loss), kMatrixBound * std::abs(expected.loss) + 1e-30)
-      << run.describe();
-  EXPECT_LT(std::abs(outcome.grad_norm - expected.grad_norm), kMatrixBound * expected.grad_norm + 1e-30)
-      << run.describe();
-  ASSERT_EQ(outcome.gradients.size(), expected.gradients.size());
-  for (const auto& [name, values] : outcome.gradients) {
-    EXPECT_LT(relative_difference(values, expected.gradients.at(name)), kMatrixBound) << name << ": " << run.describe();
-  }
-}
-
 }  // namespace
 
 std::vector<MatrixMesh> matrix_meshes() {
@@ -157,9 +145,21 @@ double largest_gradient_difference(const RunOutcome& outcome, const RunOutcome& 
   return largest;
 }
 
+void check_outcome(const RunOutcome& outcome, const RunOutcome& expected, const RunSettings& run) {
+  EXPECT_LT(std::abs(outcome.loss - expected.loss), kMatrixBound * std::abs(expected.loss) + 1e-30) << run.describe();
+  EXPECT_LT(std::abs(outcome.evaluation_loss - expected.loss), kMatrixBound * std::abs(expected.loss) + 1e-30)
+      << run.describe();
+  EXPECT_LT(std::abs(outcome.grad_norm - expected.grad_norm), kMatrixBound * expected.grad_norm + 1e-30)
+      << run.describe();
+  ASSERT_EQ(outcome.gradients.size(), expected.gradients.size());
+  for (const auto& [name, values] : outcome.gradients) {
+    EXPECT_LT(relative_difference(values, expected.gradients.at(name)), kMatrixBound) << name << ": " << run.describe();
+  }
+}
+
 void check_against(const RunOutcome& expected, const ModelDescription& model, const std::vector<Sequence>& sequences,
                    const RunSettings& run) {
-  compare(run_case(model, nullptr, sequences, run, {}, 0.0, 0), expected, run);
+  check_outcome(run_case(model, nullptr, sequences, run, {}, 0.0, 0), expected, run);
 }
 
 std::vector<MatrixCell> exactness_matrix() {
@@ -183,7 +183,7 @@ void check_cell(const MatrixCell& cell) {
   const Expected& expected = expected_of(cell.model, cell.documents);
   SCOPED_TRACE(expected.model.name + ", documents " + std::to_string(cell.documents));
   const RunSettings run = settings_of(cell.mesh, cell.policy, cell.tile, cell.tile);
-  compare(
+  check_outcome(
       run_case(expected.model.description, expected.model.reference ? &expected.model.reference->directory : nullptr,
                expected.sequences, run, {}, 0.0, 0),
       expected.outcome, run);

@@ -31,7 +31,9 @@ Sequence random_sequence(int64_t tokens, int64_t vocabulary, const std::vector<i
 
 double largest_gradient_difference(const RunOutcome& outcome, const RunOutcome& expected);
 
-// Runs and compares loss, gradient norm and all gradients with `expected`.
+// Compares loss, gradient norm and all gradients of a run with `expected`.
+void check_outcome(const RunOutcome& outcome, const RunOutcome& expected, const RunSettings& run);
+// The same of a run that it makes.
 void check_against(const RunOutcome& expected, const ModelDescription& model, const std::vector<Sequence>& sequences,
                    const RunSettings& run);
 

@@ -1,6 +1,7 @@
 // The acceptance test on GPUs: in float32 the same numbers as Hugging Face on every mesh; in bfloat16 no further from
 // float32 than 2.5 times one rank's own bfloat16; with `deterministic` the same bits every time. Ranks share the GPUs
 // that there are. Bounds: docs/design.md, "Exactness".
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "train/gpu_testing.h"
 #include "train/parity_harness.h"
+#include "train/repeated_step.h"
 
 namespace ithaca::testing {
 namespace {
@@ -143,63 +145,53 @@ class GpuRealShapes : public GpuModelTest {
     GpuModelTest::SetUp();
     model_.initializer_range = 0.05;
   }
-  static std::vector<std::vector<int64_t>> documents() { return {{1100}, {700, 1, 7, 392}, {300, 300, 300, 200}}; }
+  // One step over sequences of these documents with each model.
+  static std::vector<FirstStepCase> cases(const std::vector<ModelDescription>& models) {
+    std::vector<FirstStepCase> result;
+    for (const ModelDescription& model : models) {
+      for (const std::vector<int64_t>& lengths :
+           std::vector<std::vector<int64_t>>{{1100}, {700, 1, 7, 392}, {300, 300, 300, 200}}) {
+        result.push_back({model, {random_sequence(1100, model.vocabulary, lengths, 3)}});
+      }
+    }
+    return result;
+  }
 };
 
 TEST_F(GpuRealShapes, Float32OnEveryMeshEqualsOneRank) {
-  for (const std::vector<int64_t>& lengths : documents()) {
-    const Sequence sequence = random_sequence(1100, model_.vocabulary, lengths, 3);
-    const RunOutcome on_cpu =
-        run_case(model_, nullptr, {sequence}, settings_of({}, RecomputePolicy::attention, 0, 0), {}, 1e-4, 1);
-    const RunOutcome expected =
-        run_case(model_, nullptr, {sequence}, on_cuda({}, RecomputePolicy::attention, DType::float32), {}, 1e-4, 1);
+  const std::vector<FirstStepCase> all = cases({model_});
+  const std::vector<RunOutcome> on_cpu = run_first_steps(all, settings_of({}, RecomputePolicy::attention, 0, 0), 1e-4);
+  const std::vector<RunOutcome> expected =
+      run_first_steps(all, on_cuda({}, RecomputePolicy::attention, DType::float32), 1e-4);
+  for (size_t index = 0; index < all.size(); ++index) {
     // Two implementations share no order of summation.
-    EXPECT_LT(gradient_error(expected.gradients, on_cpu.gradients), 4 * kBound);
-    EXPECT_LT(std::abs(expected.loss / on_cpu.loss - 1.0), kBound);
-    for (const GpuRun& each : runs()) {
-      check_against(expected, model_, {sequence}, on_cuda(each, DType::float32));
-    }
+    EXPECT_LT(gradient_error(expected[index].gradients, on_cpu[index].gradients), 4 * kBound);
+    EXPECT_LT(std::abs(expected[index].loss / on_cpu[index].loss - 1.0), kBound);
+  }
+  for (const GpuRun& each : runs()) {
+    const RunSettings run = on_cuda(each, DType::float32);
+    const std::vector<RunOutcome> outcomes = run_first_steps(all, run, 1e-4);
+    for (size_t index = 0; index < all.size(); ++index) check_outcome(outcomes[index], expected[index], run);
   }
 }
 
 TEST_F(GpuRealShapes, Bfloat16StaysWithinTheErrorOfOneRank) {
-  for (const bool windowed : {false, true}) {
-    ModelDescription model = model_;
-    if (windowed) {
-      for (size_t layer = 0; layer < model.layers.size(); layer += 2) model.layers[layer].window = 129;
-    }
-    for (const std::vector<int64_t>& lengths : documents()) {
-      const Sequence sequence = random_sequence(1100, model.vocabulary, lengths, 3);
-      const RunOutcome expected =
-          run_case(model, nullptr, {sequence}, settings_of({}, RecomputePolicy::attention, 0, 0), {}, 1e-4, 1);
-      double own_error = 0.0;
-      for (const GpuRun& each : runs()) {
-        const RunSettings run = on_cuda(each, DType::bfloat16);
-        SCOPED_TRACE(run.describe());
-        const RunOutcome outcome = run_case(model, nullptr, {sequence}, run, {}, 1e-4, 1);
-        const double error = gradient_error(outcome.gradients, expected.gradients);
-        if (own_error == 0.0) own_error = error;
-        EXPECT_LT(error, kBf16Bound);
-        EXPECT_LE(error, kBf16Factor * own_error);
-        EXPECT_NEAR(outcome.loss, expected.loss, 2e-3 * expected.loss);
-      }
-    }
-  }
-}
-
-TEST_F(GpuRealShapes, DeterministicRunsGiveTheSameBits) {
-  const Sequence sequence = random_sequence(1100, model_.vocabulary, {700, 400}, 5);
+  ModelDescription windowed = model_;
+  windowed.layers[0].window = 129;
+  const std::vector<FirstStepCase> all = cases({model_, windowed});
+  const std::vector<RunOutcome> expected =
+      run_first_steps(all, settings_of({}, RecomputePolicy::attention, 0, 0), 1e-4);
+  std::vector<double> own_errors;
   for (const GpuRun& each : runs()) {
-    const RunSettings run = on_cuda(each, DType::bfloat16, true);
-    SCOPED_TRACE(run.describe());
-    const RunOutcome first = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
-    for (int again = 0; again < 3; ++again) {
-      const RunOutcome second = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
-      EXPECT_EQ(std::memcmp(&first.loss, &second.loss, sizeof(double)), 0);
-      EXPECT_EQ(std::memcmp(&first.grad_norm, &second.grad_norm, sizeof(double)), 0);
-      EXPECT_TRUE(first.gradients == second.gradients);
-      EXPECT_TRUE(first.weights == second.weights);
-      EXPECT_TRUE(first.compute_weights == second.compute_weights);
+    const RunSettings run = on_cuda(each, DType::bfloat16);
+    const std::vector<RunOutcome> outcomes = run_first_steps(all, run, 1e-4);
+    for (size_t index = 0; index < all.size(); ++index) {
+      SCOPED_TRACE(fmt::format("case {}: {}", index, run.describe()));
+      const double error = gradient_error(outcomes[index].gradients, expected[index].gradients);
+      if (own_errors.size() == index) own_errors.push_back(error);
+      EXPECT_LT(error, kBf16Bound);
+      EXPECT_LE(error, kBf16Factor * own_errors[index]);
+      EXPECT_NEAR(outcomes[index].loss, expected[index].loss, 2e-3 * expected[index].loss);
     }
   }
 }
@@ -249,6 +241,24 @@ TEST_F(GpuRealShapes, BothTransportsGiveTheSameBits) {
     EXPECT_TRUE(peers.weights == nccl.weights);
   }
 }
+
+// With `deterministic` whole steps leave the same bits every time, at any pace, also those of ranks made anew.
+class GpuRepeatedStep : public GpuModelTest, public ::testing::WithParamInterface<GpuRun> {};
+
+TEST_P(GpuRepeatedStep, LeavesTheSameBitsAHundredTimesUnderLoad) {
+  model_.hidden_size = 128;  // all bits travel to the host after each step
+  model_.intermediate_size = 256;
+  const Sequence sequence = random_sequence(1100, model_.vocabulary, {700, 400}, 5);
+  const RunSettings run = on_cuda(GetParam(), DType::bfloat16, true);
+  const std::vector<StepBits> first = repeat_step(model_, sequence, run, 50, 1);
+  EXPECT_TRUE(repeat_step(model_, sequence, run, 50, 2) == first);
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, GpuRepeatedStep, ::testing::ValuesIn(runs()), [](const auto& info) {
+  const MatrixMesh& mesh = info.param.mesh;
+  return fmt::format("{}_{}_{}", schedule_name(mesh.schedule), mesh.ring * mesh.ulysses,
+                     recompute_policy_name(info.param.policy));
+});
 
 }  // namespace
 }  // namespace ithaca::testing

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <deque>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -55,19 +56,6 @@ std::vector<float> host_values(Backend& backend, const Tensor& tensor) {
   return values;
 }
 
-TrainingRankOptions rank_options(const RunSettings& settings, const AdamWOptions& adamw) {
-  TrainingRankOptions options;
-  options.backend = settings.backend;
-  options.mesh = settings.mesh;
-  options.schedule = settings.schedule;
-  options.layout = settings.layout;
-  options.zero = settings.zero;
-  options.model = settings.model;
-  options.optimizer = adamw;
-  options.memory_limit_bytes = int64_t{1} << 30;
-  return options;
-}
-
 void give_weights(const ModelDescription& model, const ModelDirectory* weights, TrainingRank& rank) {
   if (weights != nullptr) {
     load_weights(*weights, rank.parameters());
@@ -107,6 +95,56 @@ void collect(NamedValues& all, const NamedValues& own) {
     const auto [entry, is_first] = all.emplace(name, values);
     if (!is_first && entry->second != values) throw ContractError("ranks disagree about " + name);
   }
+}
+
+// Adds what one rank has to what others have brought.
+void merge(RunOutcome& all, RunOutcome own) {
+  collect(all.gradients, own.gradients);
+  collect(all.weights, own.weights);
+  collect(all.compute_weights, own.compute_weights);
+  all.loss = own.loss;
+  all.grad_norm = own.grad_norm;
+  all.steps = std::move(own.steps);
+  all.loss_after_steps = own.loss_after_steps;
+  all.evaluation_loss = own.evaluation_loss;
+}
+
+// Sequences that make up one step. Stays where it is, as the loader refers to the dataset.
+class OneStepData {
+ public:
+  OneStepData(const std::vector<Sequence>& sequences, const RunSettings& settings)
+      : dataset_(sequences), loader_(dataset_, loader_options(settings)) {
+    require(loader_.steps_per_epoch() == 1, "the settings must take all sequences in one step");
+  }
+  OneStepData(const OneStepData&) = delete;
+  OneStepData& operator=(const OneStepData&) = delete;
+
+  StepBatch batch(const TrainingRank& rank) const { return loader_.load(0, rank.batch_position()); }
+
+ private:
+  static StepLoaderOptions loader_options(const RunSettings& settings) {
+    StepLoaderOptions options;
+    options.micro_batch_size = settings.micro_batch_size;
+    options.accumulation = settings.accumulation;
+    options.dp_size = settings.mesh.dp();
+    options.shuffle = false;
+    return options;
+  }
+
+  ListedDataset dataset_;
+  StepLoader loader_;
+};
+
+// Evaluation, gradients and update of one step.
+RunOutcome first_step(TrainingRank& rank, TrainingStep& step, const StepBatch& batch, double learning_rate) {
+  RunOutcome own;
+  own.evaluation_loss = step.evaluate(batch.micro_batches, batch.label_weight_sum).value_or(0.0);
+  step.accumulate_gradients(batch);
+  own.gradients = whole_values(rank.parameters(), &ShardedParameters::get_gradients);
+  own.steps = {step.update(batch, learning_rate)};
+  own.loss = own.steps.front().loss;
+  own.grad_norm = own.steps.front().grad_norm;
+  return own;
 }
 
 }  // namespace
@@ -160,6 +198,19 @@ ReferenceCase::ReferenceCase(const std::string& name)
   loss_after_steps = steps.at("loss_after");
 }
 
+TrainingRankOptions rank_options(const RunSettings& settings, const AdamWOptions& adamw) {
+  TrainingRankOptions options;
+  options.backend = settings.backend;
+  options.mesh = settings.mesh;
+  options.schedule = settings.schedule;
+  options.layout = settings.layout;
+  options.zero = settings.zero;
+  options.model = settings.model;
+  options.optimizer = adamw;
+  options.memory_limit_bytes = int64_t{1} << 30;
+  return options;
+}
+
 std::string RunSettings::describe() const {
   return fmt::format("{}, {} {}, zero {}, recompute {}, mlp tile {}, loss tile {}, micro-batch {}, accumulation {}",
                      mesh.describe(), schedule_name(schedule), layout_name(layout), zero_stage_name(zero),
@@ -170,53 +221,51 @@ std::string RunSettings::describe() const {
 RunOutcome run_case(const ModelDescription& model, const ModelDirectory* weights,
                     const std::vector<Sequence>& sequences, const RunSettings& settings, const AdamWOptions& adamw,
                     double learning_rate, int optimizer_steps) {
-  const ListedDataset dataset(sequences);
-  StepLoaderOptions loader_options;
-  loader_options.micro_batch_size = settings.micro_batch_size;
-  loader_options.accumulation = settings.accumulation;
-  loader_options.dp_size = settings.mesh.dp();
-  loader_options.shuffle = false;
-  const StepLoader loader(dataset, loader_options);
-  require(loader.steps_per_epoch() == 1, "the settings must take all sequences in one step");
-
+  const OneStepData data(sequences, settings);
   RunOutcome outcome;
   std::mutex mutex;
   run_thread_ranks(settings.mesh.ranks(), {120.0, settings.backend.transport}, [&](ThreadRank& thread) {
     TrainingRank rank(thread, model, rank_options(settings, adamw));
     give_weights(model, weights, rank);
-    const StepBatch batch = loader.load(0, rank.batch_position());
-    const std::optional<double> evaluation = rank.step().evaluate(batch.micro_batches, batch.label_weight_sum);
-
-    // Gradients and norm without an update: a rate of zero and no decay.
-    rank.step().accumulate_gradients(batch);
-    const NamedValues gradients = whole_values(rank.parameters(), &ShardedParameters::get_gradients);
-    std::vector<StepResult> steps;
-    double first_loss = 0.0;
-    double first_norm = 0.0;
-    for (int step = 0; step < std::max(optimizer_steps, 1); ++step) {
-      if (step > 0) rank.step().accumulate_gradients(batch);
-      steps.push_back(rank.step().update(batch, optimizer_steps > 0 ? learning_rate : 0.0));
-      if (step == 0) {
-        first_loss = steps[0].loss;
-        first_norm = steps[0].grad_norm;
-      }
+    const StepBatch batch = data.batch(rank);
+    // Without an update: a rate of zero and no decay.
+    RunOutcome own = first_step(rank, rank.step(), batch, optimizer_steps > 0 ? learning_rate : 0.0);
+    for (int step = 1; step < optimizer_steps; ++step) {
+      rank.step().accumulate_gradients(batch);
+      own.steps.push_back(rank.step().update(batch, learning_rate));
     }
-    const std::optional<double> after = rank.step().evaluate(batch.micro_batches, batch.label_weight_sum);
-
-    const NamedValues weights = whole_values(rank.parameters(), &ShardedParameters::get_weights);
-    const NamedValues read = acquired_values(rank);
-
+    own.loss_after_steps = rank.step().evaluate(batch.micro_batches, batch.label_weight_sum).value_or(0.0);
+    own.weights = whole_values(rank.parameters(), &ShardedParameters::get_weights);
+    own.compute_weights = acquired_values(rank);
     const std::lock_guard lock(mutex);
-    collect(outcome.gradients, gradients);
-    collect(outcome.weights, weights);
-    collect(outcome.compute_weights, read);
-    outcome.loss = first_loss;
-    outcome.grad_norm = first_norm;
-    outcome.steps = steps;
-    outcome.loss_after_steps = after.value_or(0.0);
-    outcome.evaluation_loss = evaluation.value_or(0.0);
+    merge(outcome, std::move(own));
   });
   return outcome;
+}
+
+std::vector<RunOutcome> run_first_steps(const std::vector<FirstStepCase>& cases, const RunSettings& settings,
+                                        double learning_rate) {
+  std::deque<OneStepData> data;
+  for (const FirstStepCase& each : cases) data.emplace_back(each.sequences, settings);
+  std::vector<RunOutcome> outcomes(cases.size());
+  std::mutex mutex;
+  run_thread_ranks(settings.mesh.ranks(), {120.0, settings.backend.transport}, [&](ThreadRank& thread) {
+    TrainingRank rank(thread, cases.front().model, rank_options(settings, {}));
+    give_weights(cases.front().model, nullptr, rank);
+    for (size_t index = 0; index < cases.size(); ++index) {
+      Transformer transformer(cases[index].model, settings.model, rank.backend(), rank.schedule(), rank.parameters());
+      TrainingStep step(transformer, rank.parameters(), rank.optimizer(), rank.schedule(), rank.backend(), rank.mesh());
+      const bool is_last = index + 1 == cases.size();
+      RunOutcome own = first_step(rank, step, data[index].batch(rank), is_last ? learning_rate : 0.0);
+      if (is_last) {
+        own.weights = whole_values(rank.parameters(), &ShardedParameters::get_weights);
+        own.compute_weights = acquired_values(rank);
+      }
+      const std::lock_guard lock(mutex);
+      merge(outcomes[index], std::move(own));
+    }
+  });
+  return outcomes;
 }
 
 std::vector<float> run_logits(const ModelDescription& model, const ModelDirectory* weights, const Sequence& sequence,

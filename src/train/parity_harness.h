@@ -48,6 +48,9 @@ struct RunSettings {
   std::string describe() const;
 };
 
+// What the rank of a run is made with.
+TrainingRankOptions rank_options(const RunSettings& settings, const AdamWOptions& adamw);
+
 struct RunOutcome {
   double loss = 0.0;
   double grad_norm = 0.0;
@@ -65,6 +68,16 @@ struct RunOutcome {
 RunOutcome run_case(const ModelDescription& model, const ModelDirectory* weights,
                     const std::vector<Sequence>& sequences, const RunSettings& settings, const AdamWOptions& adamw,
                     double learning_rate, int optimizer_steps);
+
+// One step over `sequences`.
+struct FirstStepCase {
+  ModelDescription model;
+  std::vector<Sequence> sequences;
+};
+// As run_case with one optimizer step on random weights, for several cases by the same ranks, which spend most of their
+// time on being made. The models have the same parameters. Only the last case has an update, and weights after it.
+std::vector<RunOutcome> run_first_steps(const std::vector<FirstStepCase>& cases, const RunSettings& settings,
+                                        double learning_rate);
 
 // Logits [tokens, vocabulary] of one sequence in its own order, computed on the mesh.
 std::vector<float> run_logits(const ModelDescription& model, const ModelDirectory* weights, const Sequence& sequence,

@@ -50,7 +50,7 @@ class TrainingRank {
   ShardedParameters& parameters() { return *parameters_; }
   AdamWOptimizer& optimizer() { return *optimizer_; }
   Transformer& transformer() { return *transformer_; }
-  const AttentionSchedule& schedule() const { return *schedule_; }
+  AttentionSchedule& schedule() { return *schedule_; }
   TrainingStep& step() { return *step_; }
   // The same weights and optimizer state, computed in another way from now on.
   void use_model_options(const ModelOptions& options);
