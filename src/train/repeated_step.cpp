@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <thread>
 
@@ -75,7 +76,13 @@ class Load {
   Load(const BackendChoice& choice, int ranks, uint64_t seed) {
     const int devices = std::clamp(choice.devices, 1, ranks);
     for (int device = 0; device < devices; ++device) {
-      threads_.emplace_back([=, this] { keep_busy(choice, device, devices, seed, stop_); });
+      threads_.emplace_back([=, this] {
+        try {
+          keep_busy(choice, device, devices, seed, stop_);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "the load of device " << device << ": " << error.what();
+        }
+      });
     }
   }
   Load(const Load&) = delete;
