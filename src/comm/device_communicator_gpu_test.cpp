@@ -287,6 +287,50 @@ TEST_P(GpuRanks, StridedBlocksGoAndComeBack) {
   });
 }
 
+// Columns of one matrix lie alike on all ranks; a rank may also give its terms in another place, without gaps.
+TEST_P(GpuRanks, SumsOfPartsThatLieAlikeAndOfPartsThatDoNot) {
+  run([](const GpuRank& self) {
+    Stream& stream = stream_of(self);
+    constexpr int64_t kRows = 37;
+    for (const int64_t columns : {int64_t{5}, int64_t{8}}) {  // 8: vectors
+      const int64_t all_columns = columns * self.size;
+      const auto allocate = [&](int64_t width) {
+        return self.backend.arena(Tier::device)
+            .allocate("terms", MemoryClass::communication, DType::float32, {kRows, width}, stream);
+      };
+      const auto value = [&](int rank, int64_t row, int64_t column) {
+        return static_cast<float>(1000 * rank * rank + row * all_columns + column);
+      };
+      const Buffer matrix = allocate(all_columns);
+      std::vector<float> values;
+      std::vector<float> sums;
+      for (int64_t row = 0; row < kRows; ++row) {
+        for (int64_t column = 0; column < all_columns; ++column) {
+          values.push_back(value(self.rank, row, column));
+          if (column / columns != self.rank) continue;
+          sums.push_back(0.0f);
+          for (int rank = 0; rank < self.size; ++rank) sums.back() += value(rank, row, column);
+        }
+      }
+      self.upload(values, matrix.tensor(), stream);
+      for (const bool are_alike : {true, false}) {
+        std::vector<Buffer> moved;
+        std::vector<Tensor> blocks;
+        for (int peer = 0; peer < self.size; ++peer) {
+          blocks.push_back(matrix.tensor().slice(1, peer * columns, (peer + 1) * columns));
+          if (are_alike || self.rank % 2 == 0) continue;
+          moved.push_back(allocate(columns));
+          self.backend.copy(stream, {blocks.back(), moved.back().tensor()});
+          blocks.back() = moved.back().tensor();
+        }
+        const Buffer sum = allocate(columns);
+        self.world.reduce_scatter(stream, blocks, sum.tensor());
+        EXPECT_EQ(self.download(sum.tensor(), stream), sums) << columns << (are_alike ? ", alike" : "");
+      }
+    }
+  });
+}
+
 TEST_P(GpuRanks, BlocksOfAnyCount) {
   run([](const GpuRank& self) {
     Stream& stream = stream_of(self);

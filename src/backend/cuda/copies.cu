@@ -320,12 +320,14 @@ std::array<std::byte, 16> pattern_of(DType dtype, double value) {
 
 // ---- sums of several tensors ----
 
-// Layouts are in units of one element, or of one vector where all views allow it.
-template <typename T>
+// Layouts are in units of one element, or of one vector where all views allow it. One for each part, or one that all
+// have, as the ranks' slices of one tensor do: 32 of them are more than the 4 KiB that kernels' arguments have had
+// until CUDA 12.1, and travel with every launch.
+template <typename T, int kLayouts>
 struct SumView {
   int parts = 0;
   const T* data[kMostSumParts] = {};
-  StridedLayout layouts[kMostSumParts];
+  StridedLayout layouts[kLayouts];
   T* to = nullptr;
   StridedLayout to_layout;
 };
@@ -348,8 +350,9 @@ struct SumPack {
 constexpr int kSumUnroll = 4;
 
 // `count` units; kSmall as in StridedLayout::offset.
-template <typename T, int kWidth, bool kSmall>
-__global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ SumView<T> view, int64_t count) {
+template <typename T, int kLayouts, int kWidth, bool kSmall>
+__global__ void __launch_bounds__(kThreads)
+    sum_kernel(const __grid_constant__ SumView<T, kLayouts> view, int64_t count) {
   using Unit = SumPack<T, kWidth>;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kSumUnroll;
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kSumUnroll + threadIdx.x; first < count;
@@ -359,7 +362,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ S
       for (int step = 0; step < kSumUnroll; ++step) {
         const int64_t index = first + step * kThreads;
         if (index >= count) continue;
-        const int64_t offset = view.layouts[part].template offset<kSmall>(index);
+        const int64_t offset = view.layouts[kLayouts == 1 ? 0 : part].template offset<kSmall>(index);
         units[step] = *reinterpret_cast<const Unit*>(view.data[part] + offset * kWidth);
       }
     };
@@ -386,27 +389,41 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ S
   }
 }
 
-template <int kWidth, typename T>
-void launch_sum(SumView<T> view, int64_t count, cudaStream_t stream) {
+template <int kWidth, typename T, int kLayouts>
+void launch_sum_view(const SumView<T, kLayouts>& view, int64_t count, cudaStream_t stream) {
   // Enough for the bandwidth of a link or of the memory; more would take the multiprocessors from the work that hides
   // the sum.
   constexpr int64_t kMostBlocks = 512;
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(divide_up(count, int64_t{kThreads} * kSumUnroll), int64_t{kMostBlocks}));
-  for (int part = 0; part < view.parts; ++part) set_divisors(view.layouts[part]);
-  set_divisors(view.to_layout);
   if (count < kSmallCount) {
-    sum_kernel<T, kWidth, true><<<blocks, kThreads, 0, stream>>>(view, count);
+    sum_kernel<T, kLayouts, kWidth, true><<<blocks, kThreads, 0, stream>>>(view, count);
   } else {
-    sum_kernel<T, kWidth, false><<<blocks, kThreads, 0, stream>>>(view, count);
+    sum_kernel<T, kLayouts, kWidth, false><<<blocks, kThreads, 0, stream>>>(view, count);
   }
   ITHACA_CUDA_CHECK_LAUNCH("sum_elements");
+}
+
+template <int kWidth, typename T>
+void launch_sum(SumView<T, kMostSumParts> view, int64_t count, cudaStream_t stream) {
+  for (int part = 0; part < view.parts; ++part) set_divisors(view.layouts[part]);
+  set_divisors(view.to_layout);
+  const bool are_alike = std::all_of(view.layouts, view.layouts + view.parts,
+                                     [&](const StridedLayout& layout) { return are_same(layout, view.layouts[0]); });
+  if (!are_alike) return launch_sum_view<kWidth>(view, count, stream);
+  SumView<T, 1> alike;
+  alike.parts = view.parts;
+  std::copy_n(view.data, view.parts, alike.data);
+  alike.layouts[0] = view.layouts[0];
+  alike.to = view.to;
+  alike.to_layout = view.to_layout;
+  launch_sum_view<kWidth>(alike, count, stream);
 }
 
 template <typename T>
 void sum_typed(std::span<const Tensor> parts, const Tensor& to, cudaStream_t stream) {
   constexpr int kVector = 16 / static_cast<int>(sizeof(T));
-  SumView<T> view;
+  SumView<T, kMostSumParts> view;
   view.parts = static_cast<int>(parts.size());
   view.to = to.as<T>();
   view.to_layout = layout_of(to);
@@ -416,7 +433,7 @@ void sum_typed(std::span<const Tensor> parts, const Tensor& to, cudaStream_t str
     view.layouts[part] = layout_of(parts[part]);
     vectors = vectors && is_aligned(parts[part], 16);
   }
-  SumView<T> of_vectors = view;
+  SumView<T, kMostSumParts> of_vectors = view;
   vectors = vectors && to_units(of_vectors.to_layout, kVector) &&
             std::all_of(of_vectors.layouts, of_vectors.layouts + view.parts,
                         [](StridedLayout& layout) { return to_units(layout, kVector); });
