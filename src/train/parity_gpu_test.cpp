@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
 #include "train/gpu_testing.h"
@@ -235,8 +235,8 @@ TEST_F(GpuRealShapes, BothTransportsGiveTheSameBits) {
     const RunOutcome peers = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
     run.backend.transport = Transport::nccl;
     const RunOutcome nccl = run_case(model_, nullptr, {sequence}, run, {}, 1e-4, 2);
-    EXPECT_EQ(std::memcmp(&peers.loss, &nccl.loss, sizeof(double)), 0);
-    EXPECT_EQ(std::memcmp(&peers.grad_norm, &nccl.grad_norm, sizeof(double)), 0);
+    EXPECT_EQ(std::bit_cast<uint64_t>(peers.loss), std::bit_cast<uint64_t>(nccl.loss));
+    EXPECT_EQ(std::bit_cast<uint64_t>(peers.grad_norm), std::bit_cast<uint64_t>(nccl.grad_norm));
     EXPECT_TRUE(peers.gradients == nccl.gradients);
     EXPECT_TRUE(peers.weights == nccl.weights);
   }
