@@ -11,7 +11,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "train/gpu_testing.h"
 #include "train/parity_harness.h"
-#include "train/repeated_step.h"
+#include "train/repeated_step_testing.h"
 
 namespace ithaca::testing {
 namespace {

@@ -1,5 +1,5 @@
-// Whole steps give the same bits at any pace: ranks on CPUs, as repeated_step.h makes them on GPUs.
-#include "train/repeated_step.h"
+// Whole steps give the same bits at any pace: ranks on CPUs, as repeated_step_testing.h makes them on GPUs.
+#include "train/repeated_step_testing.h"
 
 #include <gtest/gtest.h>
 

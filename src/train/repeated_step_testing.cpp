@@ -1,4 +1,4 @@
-#include "train/repeated_step.h"
+#include "train/repeated_step_testing.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
