@@ -1,9 +1,8 @@
 // Whole steps give the same bits at any pace: ranks on CPUs, as repeated_step_testing.h makes them on GPUs.
-#include "train/repeated_step_testing.h"
-
 #include <gtest/gtest.h>
 
 #include "train/exactness_testing.h"
+#include "train/repeated_step_testing.h"
 
 namespace ithaca::testing {
 namespace {
