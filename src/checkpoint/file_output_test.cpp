@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 
 #include "base/error.h"
+#include "checkpoint/line_output.h"
 #include "data/test_files.h"
 
 namespace ithaca {
@@ -94,6 +97,33 @@ TEST(FileOutput, OpenStreamsAreRefused) {
   EXPECT_THAT(refusal(folder.file("link")), HasSubstr("link: is an open stream"));
   EXPECT_EQ(read_whole_file(path), "kept");
   ::close(descriptor);
+}
+
+// A file that may not grow is what a full disk is to a program.
+TEST(LineOutput, ALineThatHasNoRoomLeavesNothing) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.write("lines", "earlier");
+  LineOutput lines(path);
+  lines.write("0123456789");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit tight{20, before.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
+  const std::string refusal = message_of<FileError>([&] { lines.write("a line of which a part has room"); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_THAT(refusal, HasSubstr(path + ": cannot write: File too large"));
+  EXPECT_EQ(read_whole_file(path), "0123456789\n");
+  lines.write("next");
+  EXPECT_EQ(read_whole_file(path), "0123456789\nnext\n");
+}
+
+TEST(LineOutput, WhatHasNoSizeWillDoAndWhatCannotBeMadeIsNamed) {
+  LineOutput("/dev/null").write("line");
+  const TemporaryDirectory folder;
+  const std::string path = folder.file("no/such/folder/lines");
+  EXPECT_THAT(message_of<FileError>([&] { LineOutput lines(path); }), HasSubstr(path + ": cannot create: "));
 }
 
 TEST(ReadWholeFile, ReadsFilesAlone) {

@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/file_output.h"
 #include "checkpoint/hugging_face.h"
 #include "cli/bench_tables.h"
 #include "cli/progress.h"
@@ -59,15 +58,11 @@ void check_numbers(const BenchArguments& arguments) {
 // ---- what the tables share ----
 
 void RawRows::open() {
-  if (path_.empty()) return;
-  file_.open(path_, std::ios::out | std::ios::trunc);
-  if (!file_) throw_file_error("write the rows of a benchmark", path_);
+  if (!path_.empty()) file_.emplace(path_);
 }
 
 void RawRows::add(const nlohmann::ordered_json& row) {
-  if (path_.empty()) return;
-  file_ << row.dump() << '\n' << std::flush;
-  if (!file_) throw_file_error("write the rows of a benchmark", path_);
+  if (file_) file_->write(row.dump());
 }
 
 nlohmann::ordered_json raw_row(const char* bench, const BackendChoice& backend, int ranks) {

@@ -4,13 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <iosfwd>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "checkpoint/line_output.h"
 #include "cli/bench_command.h"
 #include "model/description.h"
 #include "train/backend_choice.h"
@@ -31,7 +32,7 @@ class RawRows {
 
  private:
   std::string path_;
-  std::ofstream file_;
+  std::optional<LineOutput> file_;
 };
 
 // Exit statuses, as bench_command's.

@@ -4,8 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/error.h"
-
 namespace ithaca {
 
 namespace {
@@ -46,15 +44,6 @@ std::string evaluation_json(const EvaluationMetrics& metrics) {
   line["eval_valid_tokens"] = metrics.valid_tokens;
   line["eval_seconds"] = metrics.seconds;
   return line.dump();
-}
-
-MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(path, std::ios::trunc) {
-  if (!file_) throw FileError(path + ": cannot be written; check the folder's permissions and the space left");
-}
-
-void MetricsFile::write(const std::string& line) {
-  file_ << line << '\n' << std::flush;
-  if (!file_) throw FileError(path_ + ": writing failed; the disk may be full");
 }
 
 }  // namespace ithaca

@@ -3,11 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
-
-#include "base/error.h"
 
 namespace ithaca {
 namespace {
@@ -39,16 +36,6 @@ TEST(Metrics, ALossThatIsNotFiniteIsNull) {
   const nlohmann::json line = nlohmann::json::parse(step_json(metrics));
   EXPECT_TRUE(line.at("loss").is_null());
   EXPECT_TRUE(line.at("grad_norm").is_null());
-}
-
-TEST(Metrics, AFileThatCannotBeWrittenIsNamed) {
-  const std::string path = ::testing::TempDir() + "/no/such/folder/metrics.jsonl";
-  try {
-    MetricsFile file(path);
-    FAIL();
-  } catch (const FileError& error) {
-    EXPECT_NE(std::string(error.what()).find(path), std::string::npos);
-  }
 }
 
 }  // namespace

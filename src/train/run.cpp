@@ -14,6 +14,7 @@
 
 #include "checkpoint/file_output.h"
 #include "checkpoint/hugging_face.h"
+#include "checkpoint/line_output.h"
 #include "data/dataset.h"
 #include "model/parameters.h"
 #include "train/context_curriculum.h"
@@ -61,7 +62,7 @@ class RankRun {
         loader_(shared.train, shared.decisions.loader) {
     if (shared.trace_file != nullptr) trace_.emplace(rank_.backend(), shared.trace_file, thread.rank());
     if (!speaks_) return;
-    metrics_ = std::make_unique<MetricsFile>(result.metrics_file);
+    metrics_ = std::make_unique<LineOutput>(result.metrics_file);
     const std::filesystem::path events = std::filesystem::path(shared.recipe.train.output_dir) / kTensorboardFolder;
     if (shared.recipe.train.tensorboard) {
       tensorboard_ = std::make_unique<TensorboardWriter>(events.string(), 0);
@@ -272,7 +273,7 @@ class RankRun {
   StepLoader loader_;
   std::future<StepBatch> next_batch_;
   std::optional<StepTrace> trace_;
-  std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<LineOutput> metrics_;
   std::unique_ptr<TensorboardWriter> tensorboard_;
   double training_seconds_ = 0.0;
   int64_t skipped_steps_ = 0;
