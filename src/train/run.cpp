@@ -172,11 +172,16 @@ class RankRun {
   // `is_last`: no step follows.
   void write_trace(int64_t step, bool is_last) {
     trace_->write(step);
-    if (step < shared_.trace.last_step && !is_last) return;
-    rank_.mesh().world().barrier();  // every rank has written
+    const bool is_complete = step == shared_.trace.last_step || is_last;
+    if (is_complete) rank_.mesh().world().barrier();  // every rank has written
     if (!speaks_) return;
-    shared_.trace_file->finish();
-    observer_.on_trace({shared_.trace.path, shared_.trace.first_step, step, trace_->table()});
+    if (is_complete) shared_.trace_file->finish();
+    result_.trace_failure = shared_.trace_file->failure();
+    if (!result_.trace_failure.empty()) {
+      observer_.on_warning(fmt::format("--trace: {}; training goes on without the trace", result_.trace_failure));
+    } else if (is_complete) {
+      observer_.on_trace({shared_.trace.path, shared_.trace.first_step, step, trace_->table()});
+    }
   }
 
   void record(StepMetrics& metrics) {

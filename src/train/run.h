@@ -100,6 +100,7 @@ struct RunResult {
   int64_t tokens = 0;
   std::string export_directory;
   std::string metrics_file;
+  std::string trace_failure;  // why there is no trace though one was asked for; empty otherwise
 };
 
 // Throws ConfigurationError, InputError, FileError, CommunicationError, OutOfMemoryError. `stop` may be set from a

@@ -13,6 +13,7 @@ namespace ithaca {
 
 namespace {
 
+constexpr std::string_view kBeginning = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr int kHostThread = 0;
 
@@ -195,8 +196,24 @@ class TraceEvents {
   std::vector<bool> is_tied_;  // by scope
 };
 
-TraceFile::TraceFile(const std::string& path) : file_(path) {
-  file_.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+bool is_trace_beginning(std::string_view bytes) {
+  return bytes.starts_with(kBeginning);
+}
+
+TraceFile::TraceFile(const std::string& path) {
+  file_.emplace(path);
+  file_->write(kBeginning);
+}
+
+template <typename Action>
+void TraceFile::with_file(const Action& action) {
+  if (!file_) return;
+  try {
+    action(*file_);
+  } catch (const FileError& error) {
+    failure_ = error.what();
+    file_.reset();
+  }
 }
 
 void TraceFile::begin_at(int64_t time) {
@@ -223,13 +240,20 @@ void TraceFile::append(std::string_view events) {
   const std::lock_guard lock(mutex_);
   // Every event brings the comma in front of it.
   if (std::exchange(is_first_, false)) events.remove_prefix(std::min<size_t>(2, events.size()));
-  file_.write(events);
+  with_file([&](FileOutput& file) { file.write(events); });
 }
 
 void TraceFile::finish() {
   const std::lock_guard lock(mutex_);
-  file_.write("\n]}\n");
-  file_.finish();
+  with_file([](FileOutput& file) {
+    file.write("\n]}\n");
+    file.finish();
+  });
+}
+
+std::string TraceFile::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 }  // namespace ithaca

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,26 +18,35 @@
 
 namespace ithaca {
 
+// Whether a file that begins so is one that a TraceFile wrote.
+bool is_trace_beginning(std::string_view bytes);
+
 class TraceFile {
  public:
-  // Throws FileError when the file cannot be written.
+  // Throws FileError when the file cannot be made.
   explicit TraceFile(const std::string& path);
 
-  const std::string& path() const { return file_.path(); }
   // A step begins at `time` on some rank: times in the file count from the first one. To be called for every rank
   // before the first add().
   void begin_at(int64_t time);
   // Step `step` of `rank`, for its end.
   void add(int rank, int64_t step, const SpanRecorder& recorded);
-  // All steps have been added: the file appears.
+  // All steps have been added: the file appears, unless there is a failure().
   void finish();
+  // What went wrong with writing; empty while nothing did. From then on there is no file, and what is added is dropped:
+  // a trace is no reason to lose a run.
+  std::string failure();
 
  private:
   friend class TraceEvents;
   void append(std::string_view events);
+  // Does something with the file while there is one; the caller holds the mutex.
+  template <typename Action>
+  void with_file(const Action& action);
 
   std::mutex mutex_;
-  FileOutput file_;
+  std::optional<FileOutput> file_;  // nothing after a failure
+  std::string failure_;
   bool has_origin_ = false;
   int64_t origin_ = 0;
   bool is_first_ = true;

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <string_view>
-#include <system_error>
 
 #include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
@@ -53,10 +51,6 @@ TraceRequest settle_trace(const TraceRequest& request, int64_t steps, BackendKin
 
 std::unique_ptr<TraceFile> open_trace(const TraceRequest& request) {
   if (request.path.empty()) return nullptr;
-  std::error_code error;
-  if (std::filesystem::is_directory(request.path, error)) {
-    throw ConfigurationError(fmt::format("--trace: {} is a folder; name a file in it, trace.json say", request.path));
-  }
   try {
     return std::make_unique<TraceFile>(request.path);
   } catch (const FileError& error) {

@@ -1,9 +1,11 @@
 // Traces of whole training steps on CPU: what the file holds, and what the table adds up to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -13,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/span_recorder.h"
 #include "base/error.h"
 #include "model/description.h"
 #include "model/parameters.h"
@@ -310,6 +313,42 @@ TEST(TraceSteps, AreOneOrAFirstAndALast) {
   for (const char* wrong : {"", "0", "-1", "x", "3:", ":3", "3:2", "1:2:3", "2-3", "99999999999999999999"}) {
     EXPECT_THROW(parse_trace_steps(wrong, request), ConfigurationError) << wrong;
   }
+}
+
+TEST_F(Trace, ThatCannotBeWrittenIsNoReasonToLoseTheRun) {
+  const fs::path doomed = folder_ / "doomed";
+  fs::create_directories(doomed);
+  request_.path = (doomed / "trace.json").string();
+  request_.first_step = 1;
+  request_.last_step = 2;
+  recorder_.after_step = [&] { fs::remove_all(doomed); };
+  const RunResult result = run();
+  EXPECT_EQ(result.steps, 4);
+  EXPECT_TRUE(fs::exists(fs::path(result.export_directory) / "model.safetensors"));
+  EXPECT_THAT(result.trace_failure, HasSubstr(request_.path + ": cannot finish writing: "));
+  ASSERT_EQ(recorder_.warnings.size(), 1u);
+  EXPECT_EQ(recorder_.warnings[0], "--trace: " + result.trace_failure + "; training goes on without the trace");
+  EXPECT_FALSE(recorder_.trace.has_value());
+}
+
+TEST_F(Trace, AFullDiskLeavesNothingOfIt) {
+  const std::string path = (folder_ / "trace.json").string();
+  TraceFile file(path);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit tight{50, before.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
+  SpanRecorder recorder;
+  file.begin_at(recorder.begin_time());
+  file.add(0, 1, recorder);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_EQ(file.failure(), path + ": cannot write: File too large");
+  EXPECT_FALSE(fs::exists(path + ".partial"));
+  file.add(1, 1, recorder);
+  file.finish();
+  EXPECT_FALSE(fs::exists(path));
 }
 
 }  // namespace
