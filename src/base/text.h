@@ -24,6 +24,9 @@ std::string format_duration(double seconds);
 // Text as a line of a manual page's groff source: backslashes, hyphens and what would begin a macro are escaped.
 std::string escape_man_text(std::string_view text);
 
+// Text as one word of a command line for a shell, in quotes where it needs them.
+std::string shell_word(std::string_view text);
+
 // The member of `known` with the smallest edit distance to `name`, or empty when nothing is near (more than a third of
 // the letters differ).
 std::string nearest_name(std::string_view name, std::span<const std::string> known);

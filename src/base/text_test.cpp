@@ -93,6 +93,14 @@ TEST(NearestName, IsEmptyWhenNothingIsNear) {
   EXPECT_EQ(nearest_name("ab", std::vector<std::string>{"xy"}), "");
 }
 
+TEST(Text, WordsOfAShellAreQuotedWhereTheyNeedIt) {
+  EXPECT_EQ(shell_word("runs/first-2_a.b"), "runs/first-2_a.b");
+  EXPECT_EQ(shell_word("my runs/first"), "'my runs/first'");
+  EXPECT_EQ(shell_word("it's $HOME"), "'it'\\''s $HOME'");
+  EXPECT_EQ(shell_word("~/x"), "'~/x'");
+  EXPECT_EQ(shell_word(""), "''");
+}
+
 TEST(Text, ManualPagesNeedEscapes) {
   EXPECT_EQ(escape_man_text("--set a.b"), "\\-\\-set a.b");
   EXPECT_EQ(escape_man_text(".gz"), "\\&.gz");
