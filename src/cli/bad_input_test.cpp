@@ -429,6 +429,36 @@ TEST_F(BadInputTest, ARunThatWasKilledBeforeItsFirstStepGivesTheEarlierOneBack) 
   EXPECT_FALSE(folder_.has("run/.earlier-run"));
 }
 
+TEST_F(BadInputTest, ARunThatWasKilledIsNoReasonToLoseTheEarlierOne) {
+  folder_.write("run/config.yaml", "of the killed run");
+  folder_.write("run/.earlier-run/metrics.jsonl", "");
+  folder_.write("run/.earlier-run/config.yaml", "of the earlier run");
+  const ProgramOutcome inspected = run_ithaca({"inspect", folder_.path("run")});
+  EXPECT_THAT(inspected.out, HasSubstr("earlier run  in " + folder_.path("run/.earlier-run") + " until"));
+  const ProgramOutcome refused = train();
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("holds another run (config.yaml is there, put back just now: "));
+  EXPECT_EQ(folder_.read("run/config.yaml"), "of the earlier run");
+  EXPECT_THAT(run_ithaca({"inspect", folder_.path("run")}).out, Not(HasSubstr("earlier run ")));
+}
+
+TEST_F(BadInputTest, WhatARunReadsItDoesNotReplace) {
+  ASSERT_EQ(train().status, 0);
+  const std::string exported = folder_.path("run/export");
+  expect_refused(2, {"model.path: " + exported + " belongs to the run in " + folder_.path("run"), "output_dir=..."},
+                 {"--overwrite", "--set", "model.path=" + exported});
+  folder_.write("run/export/data.jsonl", folder_.read("data.jsonl"));
+  expect_refused(2, {"data.train: " + exported + "/data.jsonl belongs to the run"},
+                 {"--overwrite", "--set", "data.train=" + exported + "/data.jsonl"});
+  for (const char* name : {"run/metrics.jsonl", "run/plan.json", "run/export/report.html", "data.jsonl"}) {
+    const std::string before = folder_.read(name);
+    const ProgramOutcome page = run_ithaca({"report", folder_.path("run"), "--output", folder_.path(name)});
+    EXPECT_EQ(page.status, 2) << page.err;
+    EXPECT_THAT(page.err, HasSubstr("--output " + folder_.path(name) + ": "));
+    EXPECT_EQ(folder_.read(name), before);
+  }
+}
+
 // A file that may not grow is what a full disk is to a program.
 TEST_F(BadInputTest, ADiskThatIsFull) {
   const auto limited = [&](int blocks, const std::vector<std::string>& more) {

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "checkpoint/hugging_face.h"
 #include "cli/bench_tables.h"
+#include "cli/output_file.h"
 #include "cli/progress.h"
 
 namespace ithaca {
@@ -56,6 +57,10 @@ void check_numbers(const BenchArguments& arguments) {
 }  // namespace
 
 // ---- what the tables share ----
+
+bool is_benchmark_rows_beginning(std::string_view bytes) {
+  return bytes.starts_with("{\"bench\":");  // as raw_row() begins
+}
 
 void RawRows::open() {
   if (!path_.empty()) file_.emplace(path_);
@@ -316,6 +321,7 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
 
 int bench_command(const CLI::App& app, const BenchArguments& arguments, std::ostream& out) {
   check_numbers(arguments);
+  if (!arguments.output.empty()) check_output_file("--output", arguments.output, OutputKind::rows, {});
   const CLI::App* bench = app.get_subcommand("bench");
   BackendChoice backend = choose_backend(arguments.backend, arguments.compute_dtype, arguments.deterministic);
   RawRows raw(arguments.output);

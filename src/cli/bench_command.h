@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace CLI {
@@ -47,6 +48,9 @@ struct BenchArguments {
 };
 
 void declare_bench(CLI::App& app, BenchArguments& arguments);
+
+// Whether a file that begins so is of --output.
+bool is_benchmark_rows_beginning(std::string_view bytes);
 
 // Exit status 0, or 1 when a row could not run.
 int bench_command(const CLI::App& app, const BenchArguments& arguments, std::ostream& out);

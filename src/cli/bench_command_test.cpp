@@ -172,7 +172,8 @@ TEST(Bench, MistakesAreErrors) {
   }
   // Found before anything is measured, and before the rows of an earlier benchmark are gone.
   const TestFolder folder;
-  folder.write("rows.jsonl", "earlier");
+  const std::string earlier = "{\"bench\":\"gemm\"}\n";
+  folder.write("rows.jsonl", earlier);
   for (const auto& arguments :
        std::vector<std::vector<std::string>>{{"attention", "--ranks", "2", "--schedules", "ring,rings"},
                                              {"attention", "--predict-ranks", "4"},
@@ -188,12 +189,20 @@ TEST(Bench, MistakesAreErrors) {
     const ProgramOutcome outcome = run_ithaca(words);
     EXPECT_EQ(outcome.status, 2) << arguments.back();
     EXPECT_EQ(outcome.out, "") << arguments.back();
-    EXPECT_EQ(folder.read("rows.jsonl"), "earlier") << arguments.back();
+    EXPECT_EQ(folder.read("rows.jsonl"), earlier) << arguments.back();
   }
-  const ProgramOutcome nowhere = run_ithaca(
-      {"bench", "exchange", "--backend", "cpu", "--ranks", "2", "--sizes", "4KiB", "--output", "/nowhere/rows.jsonl"});
-  EXPECT_EQ(nowhere.status, 1);
-  EXPECT_THAT(nowhere.err, HasSubstr("/nowhere/rows.jsonl: cannot write the rows of a benchmark: "));
+  // What is refused before anything is measured, and left as it is.
+  const std::string theirs = folder.write("theirs.json", "{\"model_type\": \"llama\"}");
+  for (const auto& [path, reason] :
+       {std::pair<std::string, std::string>{"/nowhere/rows.jsonl", "there is no folder /nowhere"},
+        {theirs, "is there already and is not rows of a benchmark that ithaca wrote"}}) {
+    const ProgramOutcome outcome =
+        run_ithaca({"bench", "exchange", "--backend", "cpu", "--ranks", "2", "--sizes", "4KiB", "--output", path});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("--output " + path + ": " + reason));
+    EXPECT_EQ(outcome.out, "");
+  }
+  EXPECT_EQ(folder.read("theirs.json"), "{\"model_type\": \"llama\"}");
 }
 
 }  // namespace

@@ -317,13 +317,15 @@ int inspect_run(const fs::path& folder, std::ostream& out) {
   const fs::path exported = folder / kRunExportFolder;
   row(out, "export",
       fs::exists(exported / "config.json")
-          ? fmt::format("{} (look at it with: ithaca inspect {})", exported.string(), exported.string())
+          ? fmt::format("{} (look at it with: ithaca inspect {})", exported.string(), shell_word(exported.string()))
           : "none: " + (early_end.empty() ? "the run did not come to its end" : early_end));
   if (fs::exists(folder / kTensorboardFolder)) {
-    row(out, "TensorBoard", fmt::format("tensorboard --logdir {}", (folder / kTensorboardFolder).string()));
+    row(out, "TensorBoard", fmt::format("tensorboard --logdir {}", shell_word((folder / kTensorboardFolder).string())));
   }
-  row(out, "as a page", fmt::format("ithaca report {}", folder.string()));
+  row(out, "as a page", fmt::format("ithaca report {}", shell_word(folder.string())));
   if (fs::exists(folder / kRunLogFile)) row(out, "log", (folder / kRunLogFile).string());
+  const std::string earlier = earlier_run_text(folder.string());
+  if (!earlier.empty()) row(out, "earlier run", earlier);
   return 0;
 }
 
@@ -336,7 +338,8 @@ int inspect_path(const std::string& path, const InspectOptions& options, std::os
   if (fs::is_directory(target, error)) {
     if (!target.has_filename()) target = target.parent_path();
     if (fs::exists(target / "config.json", error)) return inspect_model(target, options, out);
-    if (fs::exists(target / kRunConfigFile, error) || fs::exists(target / kRunMetricsFile, error)) {
+    if (fs::exists(target / kRunConfigFile, error) || fs::exists(target / kRunMetricsFile, error) ||
+        !earlier_run_text(target.string()).empty()) {
       return inspect_run(target, out);
     }
     throw InputError(path +

@@ -81,8 +81,8 @@ Failed: a file is damaged, a disk is full, memory ran out, training diverged.
 A mistake in the command line or in a recipe; nothing was started.
 .TP
 3
-Stopped early by Ctrl\-C, SIGTERM or a closed terminal. The first signal lets the step at hand finish and exports the
-model; a second one ends the program at once and says what was left.
+A training run was stopped early by Ctrl\-C, SIGTERM or a closed terminal; other commands end by the signal. The
+first signal lets the step at hand finish and exports the model; a second one ends the program at once and says what was left.
 .SH ENVIRONMENT
 .TP
 NO_COLOR

@@ -1,11 +1,9 @@
 #include "cli/program.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <exception>
 #include <filesystem>
@@ -26,6 +24,7 @@
 #include "cli/inspect.h"
 #include "cli/inspect_data_command.h"
 #include "cli/manual_page.h"
+#include "cli/output_file.h"
 #include "cli/progress.h"
 #include "cli/report_command.h"
 #include "cli/run_folder.h"
@@ -75,18 +74,13 @@ void require_path(const std::string& path) {
   }
 }
 
-// The same for a file that is to be written: the folder must be there, and take it.
-void require_folder_of(const std::string& flag, const std::string& path) {
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  const std::string folder = parent.empty() ? "." : parent;
-  std::error_code error;
-  if (!std::filesystem::is_directory(folder, error)) {
-    throw ConfigurationError(fmt::format("{} {}: there is no folder {}", flag, path, folder));
-  }
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
-    throw ConfigurationError(fmt::format("{} {}: the folder {} cannot be written to: {}", flag, path, folder,
-                                         std::generic_category().message(errno)));
-  }
+// With --overwrite the run would lose what it reads.
+void refuse_input_in_run(const char* option, const std::string& path, const std::string& run) {
+  if (run_entry_at(run, path).empty()) return;
+  throw ConfigurationError(
+      fmt::format("{}: {} belongs to the run in {}, which this one would replace; choose another folder with --set "
+                  "train.output_dir=...",
+                  option, path, run));
 }
 
 // An option with nothing in it, most often a shell variable that is not set: read as a number it would be 0, and as a
@@ -113,22 +107,25 @@ int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
   }
   TraceRequest trace;
   trace.path = arguments.trace;
-  if (!trace.path.empty()) require_folder_of("--trace", trace.path);
   if (!arguments.trace_steps.empty()) parse_trace_steps(arguments.trace_steps, trace);
   install_stop_signals();
   set_stop_texts("ithaca: stopping before the first step; once more to end at once\n",
-                 "ithaca: ended at once, before the first step; nothing was written\n");
+                 "ithaca: ended at once, before the first step; there is nothing of a run\n");
   const Recipe recipe = load_recipe(arguments.recipe, {arguments.assignments, arguments.ranks, arguments.backend});
   RunFolder folder(recipe.train.output_dir, arguments.overwrite);
+  if (!trace.path.empty()) check_output_file("--trace", trace.path, OutputKind::trace, {folder.path()});
+  refuse_input_in_run("model.path", recipe.model.path, folder.path());
+  for (const std::string& file : recipe.data.train) refuse_input_in_run("data.train", file, folder.path());
+  for (const std::string& file : recipe.data.eval) refuse_input_in_run("data.eval", file, folder.path());
   Terminal terminal(out, err, TerminalStyle::of_standard_output());
   const Verbosity verbosity = arguments.quiet     ? Verbosity::quiet
                               : arguments.verbose ? Verbosity::verbose
                                                   : Verbosity::normal;
   RunProgress progress(recipe, folder, terminal, verbosity);
+  RunResult result;
   try {
-    const RunResult result = run_training(recipe, progress, stop_requested(), trace);
+    result = run_training(recipe, progress, stop_requested(), trace);
     progress.finish(result, signal_words(stop_signal()));
-    return result.stopped_early ? kExitStoppedEarly : kExitDone;
   } catch (const StoppedError& stopped) {
     err << fmt::format("ithaca: {} ({})\n", stopped.what(), signal_words(stop_signal())) << std::flush;
     return kExitStoppedEarly;
@@ -136,6 +133,11 @@ int train(const Arguments& arguments, std::ostream& out, std::ostream& err) {
     folder.log_error(error.what());
     throw;
   }
+  if (!result.trace_failure.empty()) {
+    throw FileError(fmt::format("--trace: {}; there is no trace, but the run came to its end and the model is in {}",
+                                result.trace_failure, result.export_directory));
+  }
+  return result.stopped_early ? kExitStoppedEarly : kExitDone;
 }
 
 int show_options(const Arguments& arguments, std::ostream& out) {
@@ -166,7 +168,8 @@ void declare_train(CLI::App& app, Arguments& arguments) {
       ->type_name("N");
   command->add_option("--backend", arguments.backend, "Where it computes: auto, cpu or cuda (train.backend)")
       ->type_name("NAME");
-  command->add_flag("--overwrite", arguments.overwrite, "Replace the run that is in train.output_dir");
+  command->add_flag("--overwrite", arguments.overwrite,
+                    "Replace the run that is in train.output_dir, with its traces and report.html");
   command->add_flag("-q,--quiet", arguments.quiet, "Print warnings and errors only");
   command->add_flag("-v,--verbose", arguments.verbose, "Print every step, with its time, traffic and memory by class");
   CLI::Option* const trace =
@@ -320,7 +323,7 @@ std::string advice_for_flags(const CLI::App& command, const std::string& name, i
   }
   if (std::filesystem::path(name).extension() == ".yaml" || std::filesystem::path(name).extension() == ".yml") {
     throw ConfigurationError(
-        fmt::format("there is no command \"{}\"; to train as a recipe says: ithaca train {}", name, name));
+        fmt::format("there is no command \"{}\"; to train as a recipe says: ithaca train {}", name, shell_word(name)));
   }
   const std::string near = nearest_name(name, known);
   throw ConfigurationError(fmt::format("there is no command \"{}\"; the commands are {}{}; see ithaca --help", name,
@@ -355,7 +358,8 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
       "  ithaca options parallel          the options of one section of a recipe\n"
       "  ithaca inspect runs/first        the loss of a run as a curve\n"
       "  source <(ithaca completion bash) completion with TAB; zsh and fish too\n\n"
-      "Exit status: 0 done, 1 failed, 2 usage or configuration, 3 stopped early by Ctrl-C or SIGTERM.");
+      "Exit status: 0 done, 1 failed, 2 usage or configuration, 3 a training run that Ctrl-C or SIGTERM "
+      "stopped early.");
   drop_type_names(app);
   if (argument_count > 1 && std::string_view(argument_texts[1]) == "complete") {
     const bool is_marked = argument_count > 2 && std::string_view(argument_texts[2]) == "--";
@@ -404,8 +408,6 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
   }
   if (app.got_subcommand("report")) {
     for (const std::string& run : report_arguments.runs) require_path(run);
-    const std::string& page = report_arguments.output;
-    if (!page.empty() && page != "-") require_folder_of("--output", page);
     return report_command(report_arguments, out);
   }
   if (app.got_subcommand("completion")) return completion_command(completion_arguments, out);

@@ -205,8 +205,8 @@ void RunProgress::on_data_note(const std::string& text) {
 void RunProgress::on_plan(const RunPlan& plan) {
   plan_ = plan;
   if (plan.tokens_are_bytes) token_word_ = "byte";
-  folder_.begin(recipe_);
   update_stop_texts();
+  folder_.begin(recipe_);
   for (const std::string& line : plan_lines(recipe_, plan)) say(line);
   if (verbosity_ != Verbosity::quiet) terminal_.live(fmt::format("step 0/{}  the first step is running", plan.steps));
 }
@@ -275,8 +275,10 @@ void RunProgress::update_stop_texts() {
     first += "stopping before the first step is done or, where it is under way, after it";
     second +=
         folder_.has_earlier_run()
-            ? fmt::format("The earlier run lies in {}/{}; the next run there puts it back.", folder, kEarlierRunFolder)
-            : fmt::format("{} has no step yet, only {} and {}.", folder, kRunConfigFile, kRunLogFile);
+            ? fmt::format("The earlier run is set aside in {}/{}; the next ithaca train there puts it back first.",
+                          folder, kEarlierRunFolder)
+            : fmt::format("{} has no step yet, only the files that a run begins with; --overwrite replaces them.",
+                          folder);
   } else if (exported_) {
     first += fmt::format("stopping; the model is in {}/{}", folder, kRunExportFolder);
     second += fmt::format("The model of step {} is in {}/{}.", last_step_, folder, kRunExportFolder);
@@ -322,8 +324,9 @@ void RunProgress::on_export(const std::string& directory) {
 void RunProgress::finish(const RunResult& result, const std::string& signal_name) {
   if (verbosity_ != Verbosity::quiet) terminal_.keep_live();
   if (result.stopped_early && result.steps == 0) {
-    say(fmt::format("Stopped by {} before the first step was done; nothing was trained, and nothing is left in {}.",
-                    signal_name, plan_.output_dir));
+    say(fmt::format("Stopped by {} before the first step was done; nothing was trained, and {} {}.", signal_name,
+                    folder_.has_earlier_run() ? "the earlier run is put back in" : "nothing of it is left in",
+                    plan_.output_dir));
     return;
   }
   if (result.stopped_early) {
@@ -350,8 +353,8 @@ void RunProgress::finish(const RunResult& result, const std::string& signal_name
   }
   say(fmt::format("The model is a Hugging Face directory: {}", result.export_directory));
   say(fmt::format("Every step's numbers: {}", result.metrics_file));
-  say(fmt::format("Look at them with:    ithaca inspect {}", plan_.output_dir));
-  say(fmt::format("and at the model with: ithaca inspect {}", result.export_directory));
+  say(fmt::format("Look at them with:    ithaca inspect {}", shell_word(plan_.output_dir)));
+  say(fmt::format("and at the model with: ithaca inspect {}", shell_word(result.export_directory)));
 }
 
 }  // namespace ithaca

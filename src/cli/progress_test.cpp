@@ -228,9 +228,21 @@ TEST_F(ProgressTest, ARunThatWasStoppedBeforeItsFirstStepLeavesNothing) {
     result.stopped_early = true;
     progress.finish(result, "Ctrl-C (SIGINT)");
     EXPECT_THAT(out_.str(), testing::HasSubstr("Stopped by Ctrl-C (SIGINT) before the first step was done; nothing was "
-                                               "trained, and nothing is left in runs/x.\n"));
+                                               "trained, and nothing of it is left in runs/x.\n"));
   }
   EXPECT_FALSE(folder_.has("run"));
+  folder_.write("run/config.yaml", "earlier");
+  {
+    RunFolder folder(recipe_.train.output_dir, true);
+    Terminal terminal(out_, err_, {});
+    RunProgress progress(recipe_, folder, terminal, Verbosity::normal);
+    progress.on_plan(example_plan());
+    RunResult result;
+    result.stopped_early = true;
+    progress.finish(result, "Ctrl-C (SIGINT)");
+    EXPECT_THAT(out_.str(), testing::HasSubstr("trained, and the earlier run is put back in runs/x.\n"));
+  }
+  EXPECT_EQ(folder_.read("run/config.yaml"), "earlier");
 }
 
 TEST_F(ProgressTest, AStoppedRunSaysWhatStoppedIt) {

@@ -7,7 +7,9 @@
 #include <ostream>
 
 #include "checkpoint/file_output.h"
+#include "cli/output_file.h"
 #include "cli/program.h"
+#include "cli/run_folder.h"
 #include "train/report.h"
 
 namespace ithaca {
@@ -28,18 +30,21 @@ void declare_report(CLI::App& app, ReportArguments& arguments) {
 }
 
 int report_command(const ReportArguments& arguments, std::ostream& out) {
+  const bool is_printed = arguments.output == "-";
+  std::string path = arguments.output;
+  if (!path.empty() && !is_printed) check_output_file("--output", path, OutputKind::report, arguments.runs);
   std::vector<ReportRun> runs;
   for (const std::string& folder : arguments.runs) runs.push_back(read_report_run(folder));
+  if (path.empty()) {
+    path = runs.size() == 1 ? (std::filesystem::path(runs.front().folder) / kRunReportFile).lexically_normal().string()
+                            : std::string(kRunReportFile);
+    check_output_file("--output", path, OutputKind::report, arguments.runs);
+  }
   name_report_runs(runs);
   const std::string page = report_page(runs, "Made by ithaca " ITHACA_VERSION ".");
-  if (arguments.output == "-") {
+  if (is_printed) {
     out << page;
     return kExitDone;
-  }
-  std::string path = arguments.output;
-  if (path.empty()) {
-    path = runs.size() == 1 ? (std::filesystem::path(runs.front().folder) / "report.html").lexically_normal().string()
-                            : std::string("report.html");
   }
   write_whole_file(path, page);
   out << fmt::format("The report of {} is {}; open it in a browser.\n",

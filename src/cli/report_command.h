@@ -19,7 +19,7 @@ struct ReportArguments {
 
 void declare_report(CLI::App& app, ReportArguments& arguments);
 
-// Returns the exit status 0. Throws FileError, InputError.
+// Returns the exit status 0. Throws ConfigurationError, FileError, InputError.
 int report_command(const ReportArguments& arguments, std::ostream& out);
 
 }  // namespace ithaca

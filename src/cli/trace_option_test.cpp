@@ -78,5 +78,38 @@ TEST_F(TraceOption, IsCheckedBeforeTraining) {
   EXPECT_FALSE(folder_.has("trace.json"));
 }
 
+TEST_F(TraceOption, LeavesWhatIsNoTraceAlone) {
+  const std::string recipe = folder_.read("run.yaml");
+  const std::string text = folder_.read("text.txt");
+  for (const std::string name : {"run.yaml", "text.txt", "model/config.json", "run/metrics.jsonl", "run/export/x"}) {
+    const ProgramOutcome outcome = run_ithaca({"train", recipe_, "--overwrite", "--trace", folder_.path(name)});
+    EXPECT_EQ(outcome.status, 2) << name;
+    EXPECT_THAT(outcome.err, HasSubstr("--trace " + folder_.path(name) + ": "));
+    EXPECT_EQ(outcome.out, "");
+  }
+  EXPECT_EQ(folder_.read("run.yaml"), recipe);
+  EXPECT_EQ(folder_.read("text.txt"), text);
+  EXPECT_FALSE(folder_.has("run"));
+}
+
+// A file that may not grow is what a full disk is to a program.
+TEST_F(TraceOption, WhatCannotBeWrittenCostsTheTraceAndNotTheRun) {
+  // In the folder that the run makes. The model has room, all steps of two ranks have not.
+  const std::string file = folder_.path("run/trace.json");
+  const std::string command =
+      "(ulimit -f 250; exec '" ITHACA_PROGRAM "' train '" + recipe_ + "' --trace '" + file +
+      "' --trace-steps 1:30 --set train.max_steps=30 --set parallel.sp_size=2 2>&1 >/dev/null) | cat >&2; exit "
+      "${PIPESTATUS[0]}";
+  const ProgramOutcome outcome = StartedProgram({"bash", "-c", command}).finish();
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("ithaca: warning: --trace: " + file +
+                                     ": cannot write: File too large; training goes on without the trace\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("ithaca: error: --trace: " + file +
+                                     ": cannot write: File too large; there is no trace, but the run came to its end"));
+  EXPECT_TRUE(folder_.has("run/export/model.safetensors"));
+  EXPECT_FALSE(folder_.has("run/trace.json"));
+  EXPECT_FALSE(folder_.has("run/trace.json.partial"));
+}
+
 }  // namespace
 }  // namespace ithaca

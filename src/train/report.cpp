@@ -16,6 +16,9 @@ namespace ithaca {
 
 namespace {
 
+constexpr const char* kPageBeginning = "<!DOCTYPE html>\n";
+constexpr const char* kTitleEnd = " &middot; Ithaca report</title>";
+
 std::string number_text(double value, const char* unit = "") {
   return std::isfinite(value) ? fmt::format("{:.4f}{}", value, unit) : "&ndash;";
 }
@@ -46,15 +49,14 @@ class Page {
 
   void head() {
     const std::string name = html_escape(title());
-    out_ +=
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-        // The page never asks anything of a network; the browser holds it to that.
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-        "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
-        "<meta name=\"color-scheme\" content=\"light dark\">\n";
-    out_ += "<title>" + name + " &middot; Ithaca report</title>\n<style>\n" + std::string(kReportStyle) +
-            "</style>\n</head>\n<body>\n";
+    out_ += std::string(kPageBeginning) +
+            "<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+            // The page never asks anything of a network; the browser holds it to that.
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+            "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
+            "<meta name=\"color-scheme\" content=\"light dark\">\n";
+    out_ += "<title>" + name + kTitleEnd + "\n<style>\n" + std::string(kReportStyle) + "</style>\n</head>\n<body>\n";
     out_ += "<main>\n<header class=\"top\">\n<div><p class=\"kind\">Ithaca report</p><h1>" + name + "</h1>" +
             subtitle() + "</div>\n<button id=\"theme\" type=\"button\" hidden>Theme: auto</button>\n</header>\n";
   }
@@ -333,6 +335,10 @@ std::string html_escape(std::string_view text) {
     text.remove_prefix(length);
   }
   return escaped;
+}
+
+bool is_report_beginning(std::string_view bytes) {
+  return bytes.starts_with(kPageBeginning) && bytes.find(kTitleEnd) != std::string_view::npos;
 }
 
 std::string report_page(const std::vector<ReportRun>& runs, const std::string& made_by, int64_t points) {

@@ -45,6 +45,9 @@ inline constexpr int64_t kReportPoints = 1500;
 // The page. At least one run (ContractError). `made_by` stands at its foot.
 std::string report_page(const std::vector<ReportRun>& runs, const std::string& made_by, int64_t points = kReportPoints);
 
+// Whether a file that begins so is such a page; a few KiB are enough.
+bool is_report_beginning(std::string_view bytes);
+
 // The data that the script draws, as JSON text without the characters that could end a script element.
 std::string report_data(const std::vector<ReportRun>& runs, int64_t points);
 
