@@ -63,7 +63,9 @@ bool is_benchmark_rows_beginning(std::string_view bytes) {
 }
 
 void RawRows::open() {
-  if (!path_.empty()) file_.emplace(path_);
+  if (path_.empty()) return;
+  check_output_file("--output", path_, OutputKind::rows, {});
+  file_.emplace(path_);
 }
 
 void RawRows::add(const nlohmann::ordered_json& row) {
@@ -321,7 +323,6 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
 
 int bench_command(const CLI::App& app, const BenchArguments& arguments, std::ostream& out) {
   check_numbers(arguments);
-  if (!arguments.output.empty()) check_output_file("--output", arguments.output, OutputKind::rows, {});
   const CLI::App* bench = app.get_subcommand("bench");
   BackendChoice backend = choose_backend(arguments.backend, arguments.compute_dtype, arguments.deterministic);
   RawRows raw(arguments.output);

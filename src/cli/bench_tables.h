@@ -26,7 +26,8 @@ class RawRows {
  public:
   // Empty: nowhere.
   explicit RawRows(std::string path) : path_(std::move(path)) {}
-  // Empties the file. Throws FileError where it cannot be written.
+  // Empties the file. Throws ConfigurationError where it is in no place for rows (check_output_file), FileError where
+  // it cannot be written.
   void open();
   void add(const nlohmann::ordered_json& row);
 
