@@ -14,33 +14,30 @@ bool Meeting::is_called_by_all() const {
   return std::all_of(seats.begin(), seats.end(), [](const Seat& seat) { return seat.call != nullptr; });
 }
 
-bool Meeting::is_missing(int own_seat, const MeetingNeed& need, int seat) const {
-  const Seat& other = seats[static_cast<size_t>(seat)];
+bool Meeting::is_met(int own_seat, const MeetingNeed& need, size_t entry) const {
   switch (need.kind) {
     case MeetingNeed::Kind::called:
-      return other.call == nullptr;
-    case MeetingNeed::Kind::opened:
-      return std::find(need.seats.begin(), need.seats.end(), seat) != need.seats.end() &&
-             (other.withdrawn || other.open_phase < need.phase);
+      return seats[entry].call != nullptr;
+    case MeetingNeed::Kind::opened: {
+      const Seat& other = seats[static_cast<size_t>(need.seats[entry])];
+      return !other.withdrawn && other.open_phase >= need.phase;
+    }
     case MeetingNeed::Kind::read:
-      return static_cast<size_t>(seat) < need.reads.size() &&
-             seats[static_cast<size_t>(own_seat)].reads[static_cast<size_t>(seat)] <
-                 need.reads[static_cast<size_t>(seat)];
+      return entry >= need.reads.size() || seats[static_cast<size_t>(own_seat)].reads[entry] >= need.reads[entry];
   }
-  return false;
+  return true;
 }
 
-bool Meeting::is_missing_any(int own_seat, const MeetingNeed& need) const {
-  for (int seat = 0; seat < static_cast<int>(seats.size()); ++seat) {
-    if (is_missing(own_seat, need, seat)) return true;
-  }
-  return false;
+size_t Meeting::first_unmet(int own_seat, const MeetingNeed& need, size_t from) const {
+  while (from < entries(need) && is_met(own_seat, need, from)) ++from;
+  return from;
 }
 
 std::vector<int> Meeting::missing(int own_seat, const MeetingNeed& need) const {
   std::vector<int> result;
-  for (int seat = 0; seat < static_cast<int>(seats.size()); ++seat) {
-    if (is_missing(own_seat, need, seat)) result.push_back(seat);
+  for (size_t entry = first_unmet(own_seat, need); entry < entries(need);
+       entry = first_unmet(own_seat, need, entry + 1)) {
+    result.push_back(need.kind == MeetingNeed::Kind::opened ? need.seats[entry] : static_cast<int>(entry));
   }
   return result;
 }
@@ -55,8 +52,8 @@ MeetingReading::~MeetingReading() {
     --seat.readers_inside;
     ++seat.reads[static_cast<size_t>(seat_)];
     if (seat.withdrawn) world_->reading_ended_.notify_all();
+    RankWorld::waiter_changed(seat.waiter);  // nobody else waits for readers of this seat
   }
-  world_->meeting_changed(*meeting_);
 }
 
 // ---- MeetingTicket ----

@@ -38,7 +38,8 @@ struct Meeting {
     int open_phase = -1;                         // readers of phases up to this may read
     bool withdrawn = false;                      // ended without having done its part
     int readers_inside = 0;
-    std::vector<int> reads;  // by seat: how often it has read this seat's buffers
+    std::vector<int> reads;           // by seat: how often it has read this seat's buffers
+    MeetingWaiter* waiter = nullptr;  // the rank's wait at this meeting, while it lasts: one thread has the ticket
   };
   int64_t number = 0;  // of the collective in its group; of the message between its two ranks
   bool is_message = false;
@@ -47,9 +48,18 @@ struct Meeting {
   std::map<int, std::shared_ptr<MeetingBoard>> split_groups;
 
   bool is_called_by_all() const;
-  bool is_missing(int own_seat, const MeetingNeed& need, int seat) const;
-  bool is_missing_any(int own_seat, const MeetingNeed& need) const;
+  // A need is met when each of its entries is. The number of the first entry at or behind `from` that is not; their
+  // count where there is none. An entry that is met stays so, unless its seat is withdrawn.
+  size_t first_unmet(int own_seat, const MeetingNeed& need, size_t from = 0) const;
+  // The seats of all entries that are not met.
   std::vector<int> missing(int own_seat, const MeetingNeed& need) const;
+  // Every seat has one, except where a need lists seats.
+  size_t entries(const MeetingNeed& need) const {
+    return need.kind == MeetingNeed::Kind::opened ? need.seats.size() : seats.size();
+  }
+
+ private:
+  bool is_met(int own_seat, const MeetingNeed& need, size_t entry) const;
 };
 
 // While it lives, this rank reads the open buffers of others.

@@ -49,8 +49,9 @@ void check_blocks(std::string_view what, const CollectiveCall& call, std::span<c
 
 void check_data(std::string_view what, const CollectiveCall& call, std::span<const Tensor> blocks) {
   for (const Tensor& block : blocks) {
-    require(block_elements(block) == 0 || block.data != nullptr,
-            fmt::format("{}: the {} block {} has no data", collective_name(call.collective), what, block.describe()));
+    if (block_elements(block) == 0 || block.data != nullptr) continue;
+    throw ContractError(
+        fmt::format("{}: the {} block {} has no data", collective_name(call.collective), what, block.describe()));
   }
 }
 
@@ -60,9 +61,9 @@ void check_rank(std::string_view what, const CollectiveCall& call, int value, in
 }
 
 void check_summable(const CollectiveCall& call, const Tensor& block) {
-  require(block_elements(block) == 0 || is_summable(block.dtype),
-          fmt::format("{} sums float32, float64 or int64, but was given {}", collective_name(call.collective),
-                      block.describe()));
+  if (block_elements(block) == 0 || is_summable(block.dtype)) return;
+  throw ContractError(fmt::format("{} sums float32, float64 or int64, but was given {}",
+                                  collective_name(call.collective), block.describe()));
 }
 
 void check_own_block(const CollectiveCall& call, const Tensor& sent, const Tensor& expected) {

@@ -41,6 +41,26 @@ void throw_if_type(const std::exception_ptr& exception, const std::string& text)
   if (is_type) throw Type(text);
 }
 
+// Keeps a waiter where it is found while it waits.
+class Listed {
+ public:
+  Listed(std::list<MeetingWaiter*>& list, Meeting::Seat& seat, MeetingWaiter& waiter)
+      : list_(list), at_(list.insert(list.end(), &waiter)), seat_(seat) {
+    seat_.waiter = &waiter;
+  }
+  Listed(const Listed&) = delete;
+  Listed& operator=(const Listed&) = delete;
+  ~Listed() {
+    seat_.waiter = nullptr;
+    list_.erase(at_);
+  }
+
+ private:
+  std::list<MeetingWaiter*>& list_;
+  std::list<MeetingWaiter*>::iterator at_;
+  Meeting::Seat& seat_;
+};
+
 }  // namespace
 
 RankWorld::RankWorld(int size, double timeout_seconds)
@@ -127,38 +147,39 @@ void RankWorld::fail_found(int rank, std::string text) {
 }
 
 void RankWorld::wake_everybody() noexcept {
-  for (Waiter* waiter : waiters_) waiter->wake.notify_one();
+  for (MeetingWaiter* waiter : waiters_) waiter->wake.notify_one();
 }
 
 void RankWorld::meeting_changed(const Meeting& meeting) noexcept {
-  for (Waiter* waiter : waiters_) {
-    if (waiter->meeting == &meeting && !meeting.is_missing_any(waiter->seat, waiter->need)) waiter->wake.notify_one();
-  }
+  for (const Meeting::Seat& seat : meeting.seats) waiter_changed(seat.waiter);
 }
 
-void RankWorld::wait(std::unique_lock<std::mutex>& lock, const MeetingBoard& board, const Meeting& meeting, int seat,
+void RankWorld::waiter_changed(MeetingWaiter* waiter) noexcept {
+  if (waiter == nullptr) return;
+  const Meeting& meeting = *waiter->meeting;
+  waiter->met = meeting.first_unmet(waiter->seat, waiter->need, waiter->met);
+  if (waiter->met == meeting.entries(waiter->need)) waiter->wake.notify_one();
+}
+
+void RankWorld::wait(std::unique_lock<std::mutex>& lock, const MeetingBoard& board, Meeting& meeting, int seat,
                      const MeetingNeed& need) {
   const int own_rank = board.world_rank(meeting, seat);
   const bool has_deadline = timeout_seconds_ > 0.0 && timeout_seconds_ < kLongestTimeoutSeconds;
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                              std::chrono::duration<double>(has_deadline ? timeout_seconds_ : 0.0));
-  Waiter waiter;
+  MeetingWaiter waiter;
   waiter.meeting = &meeting;
   waiter.board = &board;
   waiter.seat = seat;
   waiter.need = need;
-  waiters_.push_back(&waiter);
-  struct Unregister {
-    std::list<Waiter*>& list;
-    std::list<Waiter*>::iterator position;
-    ~Unregister() { list.erase(position); }
-  } const unregister{waiters_, std::prev(waiters_.end())};
+  const Listed listed(waiters_, meeting.seats[static_cast<size_t>(seat)], waiter);
 
   bool is_late = false;
   while (true) {
     throw_if_failed_locked();
-    if (!meeting.is_missing_any(seat, need)) return;
+    waiter.met = meeting.first_unmet(seat, need);
+    if (waiter.met == meeting.entries(need)) return;
     if (board.members_[static_cast<size_t>(meeting.seats[static_cast<size_t>(seat)].rank)].abandoned) {
       throw CommunicationError(
           fmt::format("{} ended, because rank {} is failing", board.describe_meeting(meeting, seat), own_rank));
@@ -206,7 +227,7 @@ std::string RankWorld::describe_absence(const MeetingBoard& board, const Meeting
   } else {
     text = fmt::format("rank {} has not finished its part", rank);
   }
-  for (const Waiter* waiter : waiters_) {
+  for (const MeetingWaiter* waiter : waiters_) {
     if (waiter->meeting == &meeting || waiter->board->world_rank(*waiter->meeting, waiter->seat) != rank) continue;
     std::vector<int> ranks;
     for (const int other : waiter->meeting->missing(waiter->seat, waiter->need)) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <list>
@@ -32,6 +33,16 @@ struct MeetingNeed {
   std::span<const int> seats;
   int phase = 0;
   std::span<const int> reads;
+};
+
+// One wait of one rank, while it lasts; guarded by RankWorld's mutex.
+struct MeetingWaiter {
+  const Meeting* meeting = nullptr;
+  const MeetingBoard* board = nullptr;
+  int seat = 0;
+  MeetingNeed need;
+  size_t met = 0;  // so many entries of the need, from the first on, were met when it last looked
+  std::condition_variable wake;
 };
 
 class RankWorld {
@@ -64,13 +75,6 @@ class RankWorld {
   friend class MeetingTicket;
   friend class MeetingReading;
 
-  struct Waiter {
-    const Meeting* meeting = nullptr;
-    const MeetingBoard* board = nullptr;
-    int seat = 0;
-    MeetingNeed need;
-    std::condition_variable wake;
-  };
   enum class CauseKind : uint8_t { none, thrown, aborted, found };
 
   // The functions below require mutex_ to be held.
@@ -81,8 +85,10 @@ class RankWorld {
   void wake_everybody() noexcept;
   // Wakes those whose wait at `meeting` is over.
   void meeting_changed(const Meeting& meeting) noexcept;
+  // Wakes the waiter, which may be null, if its wait is over.
+  static void waiter_changed(MeetingWaiter* waiter) noexcept;
   // Returns when `need` is met at `meeting`.
-  void wait(std::unique_lock<std::mutex>& lock, const MeetingBoard& board, const Meeting& meeting, int seat,
+  void wait(std::unique_lock<std::mutex>& lock, const MeetingBoard& board, Meeting& meeting, int seat,
             const MeetingNeed& need);
   // "rank 3, which waits in ..." for a stall's text.
   std::string describe_absence(const MeetingBoard& board, const Meeting& meeting, int seat) const;
@@ -90,7 +96,7 @@ class RankWorld {
   mutable std::mutex mutex_;
   // Owners of buffers who are leaving wait here for the last reader.
   std::condition_variable reading_ended_;
-  std::list<Waiter*> waiters_;
+  std::list<MeetingWaiter*> waiters_;
   std::vector<bool> returned_;
   double timeout_seconds_;
   CauseKind cause_kind_ = CauseKind::none;
