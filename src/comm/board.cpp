@@ -264,8 +264,7 @@ void MeetingBoard::abandon(int rank) {
 }
 
 std::string MeetingBoard::describe() const {
-  return fmt::format("group {}{}(rank{} {})", name_, name_.empty() ? "" : " ", size() == 1 ? "" : "s",
-                     format_ranks(world_ranks_));
+  return fmt::format("group {}{}({})", name_, name_.empty() ? "" : " ", name_ranks(world_ranks_));
 }
 
 std::string MeetingBoard::describe_meeting(const Meeting& meeting, int seat) const {

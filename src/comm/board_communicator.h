@@ -31,6 +31,8 @@ class BoardCommunicator : public Communicator {
 
   std::unique_ptr<Communicator> split(int color, int key, std::string_view name = {}) final;
   void abort(std::string_view reason) noexcept final;
+  void begin_host_work() noexcept final { board_->world().begin_host_work(); }
+  void end_host_work() noexcept final { board_->world().end_host_work(); }
 
   const Traffic& traffic() const final { return traffic_; }
 

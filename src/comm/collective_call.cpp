@@ -226,7 +226,8 @@ std::string find_mismatch(const CollectiveCall& first, int first_rank, const Col
   return {};
 }
 
-std::string format_ranks(std::span<const int> ranks) {
+std::string name_ranks(std::span<const int> ranks) {
+  if (ranks.empty()) return "no rank";
   std::string text;
   for (size_t begin = 0; begin < ranks.size();) {
     size_t end = begin + 1;
@@ -236,7 +237,7 @@ std::string format_ranks(std::span<const int> ranks) {
                              : fmt::format("{}{}{}", ranks[begin], end - begin == 2 ? ", " : "-", ranks[end - 1]);
     begin = end;
   }
-  return text;
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
 }  // namespace ithaca

@@ -57,7 +57,7 @@ std::string describe_call(const CollectiveCall& call);
 std::string find_mismatch(const CollectiveCall& first, int first_rank, const CollectiveCall& second, int second_rank,
                           std::span<const int> rank_names);
 
-// "0-3, 5".
-std::string format_ranks(std::span<const int> ranks);
+// "rank 5", "ranks 0-3, 5", "no rank".
+std::string name_ranks(std::span<const int> ranks);
 
 }  // namespace ithaca

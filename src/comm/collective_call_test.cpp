@@ -70,11 +70,11 @@ TEST(BytesSent, FollowsTheFormulas) {
   EXPECT_EQ(bytes_sent(call, 0, 4), int64_t{12} << 31);
 }
 
-TEST(FormatRanks, JoinsNeighbours) {
-  EXPECT_EQ(format_ranks(std::vector<int>{}), "");
-  EXPECT_EQ(format_ranks(std::vector<int>{3}), "3");
-  EXPECT_EQ(format_ranks(std::vector<int>{0, 1}), "0, 1");
-  EXPECT_EQ(format_ranks(std::vector<int>{0, 1, 2, 3, 5, 7, 8, 9}), "0-3, 5, 7-9");
+TEST(NameRanks, JoinsNeighbours) {
+  EXPECT_EQ(name_ranks(std::vector<int>{}), "no rank");
+  EXPECT_EQ(name_ranks(std::vector<int>{3}), "rank 3");
+  EXPECT_EQ(name_ranks(std::vector<int>{0, 1}), "ranks 0, 1");
+  EXPECT_EQ(name_ranks(std::vector<int>{0, 1, 2, 3, 5, 7, 8, 9}), "ranks 0-3, 5, 7-9");
 }
 
 TEST(FindMismatch, NamesRanksOperationsAndSizes) {

@@ -80,8 +80,25 @@ class Communicator {
   // Ends every rank of the world with `reason`, unless another reason came first.
   virtual void abort(std::string_view reason) noexcept = 0;
 
+  // See HostWork.
+  virtual void begin_host_work() noexcept {}
+  virtual void end_host_work() noexcept {}
+
   // What this rank has sent in this group so far: every call that has been made, whether it has run yet or not.
   virtual const Traffic& traffic() const = 0;
+};
+
+// While one lives on any rank, no rank's wait counts against the timeout: for work on the host that takes as long as it
+// takes, such as reading and writing files, while the others wait for the rank. Failures end all ranks as ever.
+class HostWork {
+ public:
+  explicit HostWork(Communicator& group) : group_(group) { group_.begin_host_work(); }
+  HostWork(const HostWork&) = delete;
+  HostWork& operator=(const HostWork&) = delete;
+  ~HostWork() { group_.end_host_work(); }
+
+ private:
+  Communicator& group_;
 };
 
 }  // namespace ithaca

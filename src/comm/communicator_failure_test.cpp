@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <csignal>
+#include <ctime>
 #include <functional>
 #include <mutex>
 #include <new>
@@ -408,6 +411,121 @@ TEST(Stall, OfRanksThatWaitForEachOther) {
   EXPECT_THAT(ending.text, AllOf(HasSubstr("send_receive (message 0 from rank"), HasSubstr("has waited 0.2 s"),
                                  HasSubstr("has called it, but its stream has not come to it, it waits for rank")));
   EXPECT_LT(ending.seconds, kSoonSeconds);
+}
+
+// Rank 1 works on the host while rank 0 waits for it, longer than the timeout.
+void wait_for_host_work(TestRank& self, const std::function<void()>& work) {
+  auto& data = self.keep(Block<float>(4));
+  self.world.barrier();
+  if (self.rank == 1) {
+    const HostWork working(self.world);
+    work();
+  }
+  self.world.all_reduce(self.backend.compute_stream(), data.tensor());
+  self.finish();
+  self.world.barrier();
+}
+
+TEST(Stall, IsNotHostWork) {
+  run_test_ranks(
+      3,
+      [](TestRank& self) {
+        wait_for_host_work(self, [] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
+      },
+      0.1);
+}
+
+TEST(Failure, OfHostWorkEndsAllRanks) {
+  const Ending ending =
+      ending_of(3, [](TestRank& self) { wait_for_host_work(self, [] { throw FileError("the disk is full"); }); });
+  EXPECT_EQ(ending.text, "rank 1: the disk is full");
+  EXPECT_LT(ending.seconds, kSoonSeconds);
+}
+
+// After host work the clock runs again.
+TEST(Stall, BehindHostWorkIsOne) {
+  Flag is_over;
+  const Ending ending = ending_of(
+      2,
+      [&](TestRank& self) {
+        { const HostWork working(self.world); }
+        self.world.barrier();
+        if (self.rank == 1) is_over.wait();
+        try {
+          self.world.barrier();
+        } catch (const CommunicationError&) {
+          is_over.set();
+          throw;
+        }
+      },
+      0.2);
+  EXPECT_THAT(ending.text, HasSubstr("has waited 0.2 s for rank 1"));
+  EXPECT_LT(ending.seconds, kSoonSeconds);
+}
+
+TEST(Stall, NamesWhatSetsTheTimeout) {
+  ThreadRankOptions options;
+  options.timeout_seconds = 0.1;
+  options.timeout_name = "parallel.patience";
+  Flag is_over;
+  try {
+    run_thread_ranks(2, options, [&](ThreadRank& rank) {
+      const auto backend = make_cpu_backend({});
+      const auto world = rank.connect(*backend);
+      if (rank.rank() == 1) is_over.wait();
+      try {
+        world->barrier();
+      } catch (const CommunicationError&) {
+        is_over.set();
+        throw;
+      }
+    });
+    ADD_FAILURE() << "the ranks should have failed";
+  } catch (const CommunicationError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has waited 0.1 s (parallel.patience) for rank 1"));
+  }
+}
+
+// Uses the processor for so long, however long that takes.
+void compute_for(double seconds) {
+  const auto used = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double end = used() + seconds;
+  while (used() < end) {
+  }
+}
+
+// Stops this process in 0.1 s, and lets it go on 1.5 s later.
+void suspend_this_process() {
+  const pid_t own = getpid();
+  if (fork() != 0) return;
+  usleep(100'000);
+  kill(own, SIGSTOP);
+  usleep(1'500'000);
+  kill(own, SIGCONT);
+  _exit(0);
+}
+
+// While rank 1 computes, for a fraction of the timeout, the process is stopped for longer than that.
+TEST(StallDeathTest, IsNoSuspension) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        suspend_this_process();
+        run_test_ranks(
+            2,
+            [](TestRank& self) {
+              self.world.barrier();
+              if (self.rank == 1) compute_for(0.3);
+              self.world.barrier();
+            },
+            1.0);
+        _exit(7);
+      },
+      ::testing::ExitedWithCode(7), "");
 }
 
 TEST(EarlyReturn, IsNamedByThoseWhoWait) {

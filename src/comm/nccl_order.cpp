@@ -37,21 +37,20 @@ void NcclOrder::issued(Event begin, Event end, std::shared_ptr<MeetingTicket> ti
   pending_.push_back({std::move(begin), std::move(end), std::move(ticket), std::nullopt});
 }
 
-std::optional<std::string> NcclOrder::find_stalled(DeviceExchange& exchange, double timeout_seconds) {
+std::optional<std::string> NcclOrder::find_stalled(DeviceExchange& exchange, double timeout_seconds, bool is_excused) {
   std::deque<Pending> done;  // goes after the lock: it may hold the last of many things
   const std::lock_guard<std::mutex> lock(mutex_);
   while (!pending_.empty() && exchange.has_happened(pending_.front().end)) {
     done.push_back(std::move(pending_.front()));
     pending_.pop_front();
   }
-  if (pending_.empty() || timeout_seconds <= 0.0) return std::nullopt;
+  if (pending_.empty()) return std::nullopt;
   Pending& oldest = pending_.front();
   if (!oldest.begun) {
-    if (exchange.has_happened(oldest.begin)) oldest.begun = std::chrono::steady_clock::now();
+    if (exchange.has_happened(oldest.begin)) oldest.begun.emplace(timeout_seconds);
     return std::nullopt;
   }
-  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - *oldest.begun;
-  if (waited.count() < timeout_seconds) return std::nullopt;
+  if (!oldest.begun->look(is_excused)) return std::nullopt;
   return oldest.ticket->describe();
 }
 

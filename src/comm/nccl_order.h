@@ -11,7 +11,6 @@
 // the rank's own thread; enqueue_behind_last, issued: the thread whose turn it is; the others: any thread.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -23,6 +22,7 @@
 
 #include "backend/device_movement.h"
 #include "comm/board.h"
+#include "comm/stall_clock.h"
 
 namespace ithaca {
 
@@ -58,9 +58,9 @@ class NcclOrder {
   // The exchange of `ticket` lies between two points of a stream.
   void issued(Event begin, Event end, std::shared_ptr<MeetingTicket> ticket);
 
-  // Forgets exchanges that have run. Then what the oldest one is called that the device has begun at least
-  // `timeout_seconds` ago and not ended; nothing when there is none, or when the timeout is 0.
-  std::optional<std::string> find_stalled(DeviceExchange& exchange, double timeout_seconds);
+  // Forgets exchanges that have run. Then what the oldest one is called that the device has begun and not ended for
+  // `timeout_seconds`, as a StallClock counts the looks; nothing when there is none. `is_excused`: of that look.
+  std::optional<std::string> find_stalled(DeviceExchange& exchange, double timeout_seconds, bool is_excused);
   // What the oldest exchange is called that had not run when find_stalled last looked; empty when there was none.
   std::string describe_oldest() const;
 
@@ -70,7 +70,7 @@ class NcclOrder {
     Event begin;
     Event end;
     std::shared_ptr<MeetingTicket> ticket;
-    std::optional<std::chrono::steady_clock::time_point> begun;  // when it was first seen
+    std::optional<StallClock> begun;  // since it was first seen
   };
 
   int64_t turns_ = 0;

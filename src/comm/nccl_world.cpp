@@ -81,10 +81,10 @@ void NcclWorld::look_for_failures() {
   const double timeout = world_->timeout_seconds();
   for (int rank = 0; rank < world_->size(); ++rank) {
     try {
-      const std::optional<std::string> stalled = order(rank).find_stalled(*exchange_, timeout);
+      const std::optional<std::string> stalled = order(rank).find_stalled(*exchange_, timeout, world_->has_host_work());
       if (!stalled) continue;
-      world_->found(rank, fmt::format("{}: the device of rank {} has waited {:g} s in it for other ranks", *stalled,
-                                      rank, timeout));
+      world_->found(rank, fmt::format("{}: the device of rank {} has waited {} in it for other ranks", *stalled, rank,
+                                      world_->describe_timeout()));
     } catch (...) {  // the rank's device has failed
       world_->fail(rank, std::current_exception());
     }

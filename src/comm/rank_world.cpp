@@ -3,20 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <memory>
 #include <utility>
 
 #include "base/error.h"
 #include "comm/board.h"
+#include "comm/stall_clock.h"
 
 namespace ithaca {
 
 namespace {
-
-// Longer timeouts than this (three years) are none; so a deadline never overflows the clock.
-constexpr double kLongestTimeoutSeconds = 1e8;
 
 std::string exception_text(const std::exception_ptr& exception) {
   try {
@@ -63,8 +60,10 @@ class Listed {
 
 }  // namespace
 
-RankWorld::RankWorld(int size, double timeout_seconds)
-    : returned_(static_cast<size_t>(size), false), timeout_seconds_(timeout_seconds) {}
+RankWorld::RankWorld(int size, double timeout_seconds, std::string timeout_name)
+    : returned_(static_cast<size_t>(size), false),
+      timeout_seconds_(timeout_seconds),
+      timeout_name_(std::move(timeout_name)) {}
 
 void RankWorld::fail(int rank, const std::exception_ptr& exception) {
   const std::string text = exception_text(exception);
@@ -164,10 +163,7 @@ void RankWorld::waiter_changed(MeetingWaiter* waiter) noexcept {
 void RankWorld::wait(std::unique_lock<std::mutex>& lock, const MeetingBoard& board, Meeting& meeting, int seat,
                      const MeetingNeed& need) {
   const int own_rank = board.world_rank(meeting, seat);
-  const bool has_deadline = timeout_seconds_ > 0.0 && timeout_seconds_ < kLongestTimeoutSeconds;
-  const auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                             std::chrono::duration<double>(has_deadline ? timeout_seconds_ : 0.0));
+  StallClock clock(timeout_seconds_);
   MeetingWaiter waiter;
   waiter.meeting = &meeting;
   waiter.board = &board;
@@ -200,16 +196,20 @@ void RankWorld::wait(std::unique_lock<std::mutex>& lock, const MeetingBoard& boa
         ranks.push_back(board.world_rank(meeting, other));
         absences += "; " + describe_absence(board, meeting, other);
       }
-      fail_found(own_rank,
-                 fmt::format("{}: rank {} has waited {:g} s for rank{} {}{}", board.describe_meeting(meeting, seat),
-                             own_rank, timeout_seconds_, ranks.size() == 1 ? "" : "s", format_ranks(ranks), absences));
+      fail_found(own_rank, fmt::format("{}: rank {} has waited {} for {}{}", board.describe_meeting(meeting, seat),
+                                       own_rank, describe_timeout(), name_ranks(ranks), absences));
     }
-    if (has_deadline) {
-      is_late = waiter.wake.wait_until(lock, deadline) == std::cv_status::timeout;
+    if (clock.has_limit()) {
+      waiter.wake.wait_for(lock, clock.until_next_look());
+      is_late = clock.look(has_host_work());
     } else {
       waiter.wake.wait(lock);
     }
   }
+}
+
+std::string RankWorld::describe_timeout() const {
+  return fmt::format("{:g} s{}", timeout_seconds_, timeout_name_.empty() ? "" : fmt::format(" ({})", timeout_name_));
 }
 
 std::string RankWorld::describe_absence(const MeetingBoard& board, const Meeting& meeting, int seat) const {
@@ -233,7 +233,8 @@ std::string RankWorld::describe_absence(const MeetingBoard& board, const Meeting
     for (const int other : waiter->meeting->missing(waiter->seat, waiter->need)) {
       ranks.push_back(waiter->board->world_rank(*waiter->meeting, other));
     }
-    text += fmt::format(", it waits for rank{} {} in {}", ranks.size() == 1 ? "" : "s", format_ranks(ranks),
+    if (ranks.empty()) continue;  // its wait is over, and it has not run since
+    text += fmt::format(", it waits for {} in {}", name_ranks(ranks),
                         waiter->board->describe_meeting(*waiter->meeting, waiter->seat));
   }
   return text;

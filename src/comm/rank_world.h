@@ -6,6 +6,7 @@
 // bytes move. Thread-safety: any thread.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -47,8 +48,9 @@ struct MeetingWaiter {
 
 class RankWorld {
  public:
-  // A wait longer than `timeout_seconds` fails the world; 0: never.
-  RankWorld(int size, double timeout_seconds);
+  // A wait longer than `timeout_seconds`, by a StallClock, fails the world; 0: never. `timeout_name`: what sets it, for
+  // texts; may be empty.
+  RankWorld(int size, double timeout_seconds, std::string timeout_name = {});
   RankWorld(const RankWorld&) = delete;
   RankWorld& operator=(const RankWorld&) = delete;
 
@@ -64,6 +66,12 @@ class RankWorld {
   void leave(int rank);
 
   double timeout_seconds() const { return timeout_seconds_; }
+  // "600 s (parallel.comm_timeout_seconds)".
+  std::string describe_timeout() const;
+  // Between the two, time does not count against anybody's timeout.
+  void begin_host_work() noexcept { ++host_work_; }
+  void end_host_work() noexcept { --host_work_; }
+  bool has_host_work() const { return host_work_ > 0; }
   bool has_failed() const;
   // Throws CommunicationError with the first cause as other ranks see it.
   void throw_if_failed() const;
@@ -99,6 +107,8 @@ class RankWorld {
   std::list<MeetingWaiter*> waiters_;
   std::vector<bool> returned_;
   double timeout_seconds_;
+  std::string timeout_name_;
+  std::atomic<int> host_work_ = 0;  // ranks that are at it
   CauseKind cause_kind_ = CauseKind::none;
   int cause_rank_ = -1;
   std::string cause_text_;

@@ -70,7 +70,7 @@ void run_thread_ranks(int size, const ThreadRankOptions& options, const std::fun
   require(size >= 1, fmt::format("a run needs at least 1 rank, not {}", size));
   require(options.timeout_seconds >= 0.0,
           fmt::format("timeout_seconds must be 0 (never) or positive, not {}", options.timeout_seconds));
-  const auto world = std::make_shared<RankWorld>(size, options.timeout_seconds);
+  const auto world = std::make_shared<RankWorld>(size, options.timeout_seconds, options.timeout_name);
   std::vector<int> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto board = std::make_shared<MeetingBoard>(world, "world", std::move(ranks));

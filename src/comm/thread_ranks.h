@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "backend/device_movement.h"
 #include "comm/communicator.h"
@@ -21,8 +22,9 @@ namespace ithaca {
 
 struct ThreadRankOptions {
   // A collective that has waited this long for another rank ends the group, naming the collective and the ranks that
-  // did not come. 0: never.
+  // did not come. 0: never. Time in which the process does not run, and that of HostWork, does not count.
   double timeout_seconds = 600.0;
+  std::string timeout_name = {};  // what sets it, for that text: an option, say
   // For ranks whose memory lies on devices. nccl: one rank per device, and the library must be there.
   Transport transport = Transport::peer;
 };

@@ -162,10 +162,13 @@ void add_parallel(OptionTable<Recipe>& table) {
               {.help = "How bytes move between GPUs. peer: a rank reads the others' memory. nccl: NCCL sends them, for "
                        "one rank per GPU. auto: peer where all GPUs allow it, nccl where they do not, and says why.",
                .choices = {"auto", "peer", "nccl"}})
-      .option("comm_timeout_seconds", &ParallelSection::comm_timeout_seconds,
-              {.help = "A rank that waits longer than this for another ends the run.",
-               .unit = "seconds",
-               .range = {.above = 0, .at_most = 1e9}});
+      .option(
+          "comm_timeout_seconds", &ParallelSection::comm_timeout_seconds,
+          {.help =
+               "A rank that waits longer than this for another ends the run. Time in which the program is suspended, "
+               "or in which a rank reads or writes files, does not count.",
+           .unit = "seconds",
+           .range = {.above = 0, .at_most = 1e9}});
 }
 
 void add_memory(OptionTable<Recipe>& table) {

@@ -72,7 +72,10 @@ class RankRun {
   }
 
   void run() {
-    give_first_weights(shared_.recipe, shared_.directory, rank_.parameters(), &shared_.stop);
+    {
+      const HostWork loading(rank_.mesh().world());
+      give_first_weights(shared_.recipe, shared_.directory, rank_.parameters(), &shared_.stop);
+    }
     if (is_stop_wanted()) {
       if (speaks_) result_.stopped_early = true;
       return;
@@ -160,6 +163,7 @@ class RankRun {
 
   // The batch of `step`; the one after it is made on another thread while this one is computed.
   StepBatch next_batch(int64_t step) {
+    const HostWork reading(rank_.mesh().world());
     StepBatch batch = next_batch_.valid() ? next_batch_.get() : loader_.load(step, rank_.batch_position());
     if (step + 1 < shared_.decisions.steps) {
       next_batch_ = std::async(std::launch::async, [this, next = step + 1, position = rank_.batch_position()] {
@@ -185,6 +189,7 @@ class RankRun {
   }
 
   void record(StepMetrics& metrics) {
+    const HostWork telling(rank_.mesh().world());  // a terminal may be held, a disk slow
     if (metrics.skipped) {
       ++skipped_steps_;
       // The first ones one by one, later ones ever more rarely: data without labels must not fill the screen.
@@ -221,7 +226,10 @@ class RankRun {
     int64_t valid_tokens = 0;
     for (int64_t index = 0; index < loader.steps_per_epoch(); ++index) {
       if (is_stop_wanted()) return false;
-      const StepBatch batch = loader.load(index, rank_.batch_position());
+      const StepBatch batch = [&] {
+        const HostWork reading(rank_.mesh().world());
+        return loader.load(index, rank_.batch_position());
+      }();
       const double weight = batch.label_weight_sum;
       const std::optional<double> loss = rank_.step().evaluate(batch.micro_batches, weight);
       if (loss) loss_sum += *loss * weight;
@@ -229,6 +237,7 @@ class RankRun {
       valid_tokens += batch.valid_tokens;
     }
     if (!speaks_) return true;
+    const HostWork telling(rank_.mesh().world());
     if (label_weight_sum <= 0.0) {
       observer_.on_warning("the evaluation data has no label: there is no evaluation loss");
       return true;
@@ -254,10 +263,13 @@ class RankRun {
       }
       int64_t index = 0;
       std::vector<float> values;
+      std::optional<HostWork> writing(std::in_place, rank_.mesh().world());
       export_model(shared_.directory, parameters.specs(), options,
                    [&](const ParameterSpec& spec, const TensorSink& sink) {
                      values.resize(static_cast<size_t>(spec.extents.product()));
+                     writing.reset();  // here the others are waited for
                      parameters.get_weights(index++, values);
+                     writing.emplace(rank_.mesh().world());
                      sink(values);
                    });
       observer_.on_export(options.directory);
@@ -323,6 +335,7 @@ RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::a
                             decisions, stop,      settled_trace, trace_file.get()};
   ThreadRankOptions ranks;
   ranks.timeout_seconds = recipe.parallel.comm_timeout_seconds;
+  ranks.timeout_name = "parallel.comm_timeout_seconds";
   ranks.transport = decisions.rank.backend.transport;
   run_thread_ranks(decisions.rank.mesh.ranks(), ranks,
                    [&](ThreadRank& thread) { RankRun(thread, shared, observer, result).run(); });

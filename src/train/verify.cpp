@@ -154,10 +154,14 @@ class Verification {
     const ModelDescription& model = directory_.description();
     ThreadRankOptions ranks;
     ranks.timeout_seconds = recipe_.parallel.comm_timeout_seconds;
+    ranks.timeout_name = "parallel.comm_timeout_seconds";
     ranks.transport = rank_options.backend.transport;
     run_thread_ranks(rank_options.mesh.ranks(), ranks, [&](ThreadRank& thread) {
       TrainingRank rank(thread, model, rank_options);
-      give_first_weights(recipe_, directory_, rank.parameters());
+      {
+        const HostWork loading(rank.mesh().world());
+        give_first_weights(recipe_, directory_, rank.parameters());
+      }
       rank.mesh().world().barrier();
       int64_t sent_to_compare = 0;
       const auto start = std::chrono::steady_clock::now();
