@@ -26,8 +26,9 @@ TEST(StallClock, CountsASuspensionAsASlice) {
   StallClock clock(2.0, now);
   for (int look = 0; look < 18; ++look) EXPECT_FALSE(clock.look(false, now += 1h));
   EXPECT_NEAR(clock.until_next_look().count(), 0.1, 1e-9);
-  EXPECT_FALSE(clock.look(false, now += 99ms));
-  EXPECT_TRUE(clock.look(false, now += 1h));
+  EXPECT_FALSE(clock.look(false, now += 150ms));
+  EXPECT_FALSE(clock.look(false, now += 50ms));
+  EXPECT_TRUE(clock.look(false, now += 60ms));
 }
 
 TEST(StallClock, CountsNothingThatIsExcused) {
