@@ -2,10 +2,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -37,6 +41,18 @@ DType dtype_of_name(const std::string& name) {
     if (dtype_name(dtype) == name) return dtype;
   }
   throw ContractError("no stored type is called " + name);
+}
+
+// The largest float32 that is finite in the stored type, to which halves round.
+float largest_finite(DType dtype) {
+  switch (dtype) {
+    case DType::float16:
+      return std::nextafter(65520.0f, 0.0f);  // 65520 lies halfway between 65504 and what would be next
+    case DType::bfloat16:
+      return std::bit_cast<float>(0x7F7F7FFFu);
+    default:
+      return std::numeric_limits<float>::max();
+  }
 }
 
 // One file of weights: parameters [first, last).
@@ -145,6 +161,19 @@ std::string config_text(const ModelDirectory& input, const std::vector<Safetenso
   return config.dump(2) + "\n";
 }
 
+// Throws where a value is not finite as it is stored. `first`: the element of the tensor that values[0] is.
+void check_finite(std::span<const float> values, int64_t first, const SafetensorsWriter::Spec& tensor,
+                  const ExportOptions& options) {
+  const float largest = largest_finite(tensor.dtype);
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [&](float value) { return !(std::abs(value) <= largest); });
+  if (bad == values.end()) return;
+  const char* why = std::isfinite(*bad) ? ", which is more than it can store" : "";
+  throw Error(fmt::format("{}: the model is not exported: \"{}\" ({}) holds {} at element {}{}{}{}", options.directory,
+                          tensor.name, dtype_name(tensor.dtype), *bad, first + (bad - values.begin()), why,
+                          options.if_not_finite.empty() ? "" : "; ", options.if_not_finite));
+}
+
 void write_weights(const fs::path& directory, const std::vector<SafetensorsWriter::Spec>& tensors,
                    std::span<const ParameterSpec> parameters, const ExportOptions& options,
                    const TensorSource& source) {
@@ -158,6 +187,7 @@ void write_weights(const fs::path& directory, const std::vector<SafetensorsWrite
       source(parameters[i], [&](std::span<const float> values) {
         given += static_cast<int64_t>(values.size());
         require(given <= tensors[i].extents.product(), "more values than \"" + tensors[i].name + "\" has");
+        check_finite(values, given - static_cast<int64_t>(values.size()), tensors[i], options);
         writer.write(values);
       });
       require(given == tensors[i].extents.product(),

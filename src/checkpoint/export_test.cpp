@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "base/error.h"
@@ -221,6 +222,49 @@ TEST(Export, NothingIsLeftOfAFailedOne) {
   const TensorSource too_many = [](const ParameterSpec&, const TensorSink& sink) { sink(std::vector<float>(100000)); };
   EXPECT_THROW(export_model(input, parameters_of(input.path()), options, too_many), ContractError);
   EXPECT_TRUE(names_in(directory.path()).empty());
+}
+
+TEST(Export, ValuesThatAreNotFiniteAsStored) {
+  const TemporaryDirectory directory;
+  const ModelDirectory input(fixture("llama-plain"));
+  const auto error_of = [&](DType dtype, float value) -> std::string {
+    ExportOptions options;
+    options.directory = directory.file("out");
+    options.replace_existing = true;
+    options.dtype = dtype;
+    options.if_not_finite = "step 7 was the first";
+    try {
+      export_model(input, parameters_of(input.path()), options,
+                   [&](const ParameterSpec& parameter, const TensorSink& sink) {
+                     std::vector<float> values(static_cast<size_t>(parameter.extents.product()), 1.0f);
+                     values.back() = value;
+                     sink(std::span<const float>(values).first(5));
+                     sink(std::span<const float>(values).subspan(5));
+                   });
+    } catch (const Error& error) {
+      EXPECT_TRUE(names_in(directory.file("")).empty());
+      return error.what();
+    }
+    fs::remove_all(options.directory);
+    return "";
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float largest = std::numeric_limits<float>::max();
+  const std::string name = parameters_of(input.path()).front().name;
+  const int64_t last = parameters_of(input.path()).front().extents.product() - 1;
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64}) {
+    EXPECT_THAT(error_of(dtype, std::numeric_limits<float>::quiet_NaN()), HasSubstr("nan"));
+    EXPECT_THAT(error_of(dtype, -infinity),
+                testing::AllOf(HasSubstr("the model is not exported: \"" + name + "\""),
+                               HasSubstr("holds -inf at element " + std::to_string(last) + "; step 7 was the first")));
+    EXPECT_EQ(error_of(dtype, -65504.0f), "");
+  }
+  EXPECT_EQ(error_of(DType::float32, largest), "");
+  EXPECT_EQ(error_of(DType::float64, -largest), "");
+  EXPECT_THAT(error_of(DType::bfloat16, largest), HasSubstr("which is more than it can store"));
+  EXPECT_EQ(error_of(DType::bfloat16, 3.389e38f), "");
+  EXPECT_THAT(error_of(DType::float16, -65520.0f), HasSubstr("holds -65520"));
+  EXPECT_EQ(error_of(DType::float16, 65519.0f), "");
 }
 
 TEST(Export, WhatMayBeReplaced) {

@@ -77,6 +77,8 @@ struct ExportOptions {
   // max_position_embeddings then.
   std::optional<RopeDescription> rope;
   std::optional<int64_t> max_positions;
+  // What is known of the training, for the text about values that are not finite; may be empty.
+  std::string if_not_finite;
 };
 
 // Takes the next values of a tensor, in row-major order, in pieces of any size.
@@ -87,7 +89,8 @@ using TensorSource = std::function<void(const ParameterSpec&, const TensorSink&)
 // Writes a complete directory: config.json (dtype adjusted to what is stored), model.safetensors or shards with an
 // index, generation_config.json and the tokenizer's files as they are in the input. It is built beside its place and
 // renamed into it, so it is complete or absent. Memory is bounded by what the source gives at once. Throws FileError,
-// ConfigurationError (the directory exists or cannot be replaced), ContractError (wrong number of values).
+// ConfigurationError (the directory exists or cannot be replaced), ContractError (wrong number of values), Error (a
+// value is not finite, or is not in the stored type).
 void export_model(const ModelDirectory& input, std::span<const ParameterSpec> parameters, const ExportOptions& options,
                   const TensorSource& source);
 

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "train/context_curriculum.h"
 #include "train/foreign_options.h"
@@ -18,6 +19,8 @@ namespace ithaca {
 namespace {
 
 constexpr double kMostRanks = 1024;
+// The step computes in float32, which is 0 or has few digits below this.
+constexpr double kSmallestFloat = 1.2e-38;
 
 void add_model(OptionTable<Recipe>& table) {
   table.section("model", &Recipe::model, "which model is trained, and where it comes from")
@@ -203,7 +206,8 @@ void add_optim(OptionTable<Recipe>& table) {
       .option("adam_beta2", &OptimSection::adam_beta2,
               {.help = "Decay of the mean of squared gradients.", .range = {.at_least = 0, .below = 1}})
       .option("adam_epsilon", &OptimSection::adam_epsilon,
-              {.help = "Added to the root of the mean of squared gradients.", .range = {.above = 0, .at_most = 1}})
+              {.help = "Added to the root of the mean of squared gradients.",
+               .range = {.at_least = kSmallestFloat, .at_most = 1}})
       .option("weight_decay", &OptimSection::weight_decay,
               {.help = "Decoupled weight decay: each step takes learning rate x weight decay of a weight away.",
                .range = {.at_least = 0, .at_most = 1e3}})
@@ -393,6 +397,21 @@ void add_rules(OptionTable<Recipe>& table) {
                if (recipe.train.eval_steps == 0 || !recipe.data.eval.empty()) return {};
                return "train.eval_steps needs something to evaluate on: give files in data.eval, or leave it out";
              });
+  using RealOption = std::pair<const char*, double OptimSection::*>;
+  for (const RealOption& option : {RealOption{"learning_rate", &OptimSection::learning_rate},
+                                   RealOption{"weight_decay", &OptimSection::weight_decay},
+                                   RealOption{"max_grad_norm", &OptimSection::max_grad_norm}}) {
+    const auto name = option.first;
+    const auto member = option.second;
+    table.rule({fmt::format("optim.{}", name)},
+               fmt::format("`optim.{}` is 0 or at least {}: float32 holds nothing smaller.", name, kSmallestFloat),
+               [name, member](const Recipe& recipe) -> std::string {
+                 const double value = recipe.optim.*member;
+                 if (value == 0.0 || value >= kSmallestFloat) return {};
+                 return fmt::format("optim.{} is {}, but float32 holds nothing between 0 and {}", name, value,
+                                    kSmallestFloat);
+               });
+  }
   table.rule({"optim.decay_ratio", "optim.lr_scheduler_type"}, "`optim.decay_ratio` is for `lr_scheduler_type: wsd`.",
              [](const Recipe& recipe) -> std::string {
                if (recipe.optim.lr_scheduler_type == "wsd" || recipe.optim.decay_ratio == OptimSection{}.decay_ratio) {

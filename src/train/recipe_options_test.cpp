@@ -229,6 +229,11 @@ TEST(RecipeOptions, NumbersOutsideOfTheirRange) {
                                  "optim.adam_beta2=-0.1",
                                  "optim.adam_beta2=nan",
                                  "optim.adam_epsilon=0",
+                                 "optim.adam_epsilon=1e-46",  // 0 in float32
+                                 "optim.adam_epsilon=1e-320",
+                                 "optim.learning_rate=1e-320",
+                                 "optim.weight_decay=1e-46",
+                                 "optim.max_grad_norm=1e-46",
                                  "optim.learning_rate=-1e-3",
                                  "optim.learning_rate=inf",
                                  "optim.min_lr_ratio=1.5",

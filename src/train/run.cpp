@@ -47,6 +47,9 @@ struct SharedRun {
   TraceFile* trace_file = nullptr;  // null where nothing is traced
 };
 
+constexpr const char* kDivergenceAdvice =
+    "a lower optim.learning_rate, more optim.warmup_steps or clipping by a small optim.max_grad_norm may help";
+
 // After so many steps in a row without a finite loss and norm nothing will come of it.
 constexpr int64_t kLargestDivergedRun = 50;
 
@@ -94,6 +97,7 @@ class RankRun {
       result_.steps = step;
       result_.stopped_early = stopped && step < shared_.decisions.steps;
       result_.skipped_steps = skipped_steps_;
+      result_.diverged_steps = diverged_steps_;
       result_.training_seconds = training_seconds_;
       if (trace_ && step < shared_.trace.first_step) {
         observer_.on_warning(fmt::format("--trace: the run ended before step {}, so {} was not written",
@@ -150,13 +154,14 @@ class RankRun {
     if (speaks_) record(metrics);
     if (is_traced) write_trace(step + 1, stop);
     // Every rank counts the same, since every rank has read the same numbers.
-    diverged_in_a_row_ = outcome.skipped && batch.valid_tokens > 0 ? diverged_in_a_row_ + 1 : 0;
+    const bool diverged = outcome.skipped && batch.valid_tokens > 0;
+    diverged_in_a_row_ = diverged ? diverged_in_a_row_ + 1 : 0;
+    if (diverged && ++diverged_steps_ == 1) first_diverged_step_ = metrics.step;
     if (diverged_in_a_row_ == kLargestDivergedRun) {
       throw Error(fmt::format(
           "training has diverged: the loss or the gradient norm of the last {} steps, up to step {}, is not finite, so "
-          "none of them was "
-          "applied; a lower optim.learning_rate, more optim.warmup_steps or a smaller optim.max_grad_norm may help",
-          kLargestDivergedRun, metrics.step));
+          "none of them was applied; {}",
+          kLargestDivergedRun, metrics.step, kDivergenceAdvice));
     }
     return stop;
   }
@@ -261,6 +266,12 @@ class RankRun {
       if (options.rope) {
         options.max_positions = positions_with(*options.rope, shared_.model, shared_.train.summary().longest_sequence);
       }
+      options.if_not_finite = fmt::format(
+          "training has diverged: {}; {}; every step's numbers are in {}",
+          diverged_steps_ > 0
+              ? fmt::format("step {} was the first whose loss or gradient norm was not finite", first_diverged_step_)
+              : "in the last step that was applied",
+          kDivergenceAdvice, result_.metrics_file);
       int64_t index = 0;
       std::vector<float> values;
       std::optional<HostWork> writing(std::in_place, rank_.mesh().world());
@@ -294,7 +305,9 @@ class RankRun {
   std::unique_ptr<TensorboardWriter> tensorboard_;
   double training_seconds_ = 0.0;
   int64_t skipped_steps_ = 0;
+  int64_t diverged_steps_ = 0;
   int64_t diverged_in_a_row_ = 0;
+  int64_t first_diverged_step_ = 0;
   int64_t bytes_sent_ = 0;
 };
 

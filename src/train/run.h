@@ -92,7 +92,8 @@ class RunObserver {
 struct RunResult {
   bool stopped_early = false;  // `stop` was set; what was trained so far has been exported
   int64_t steps = 0;
-  int64_t skipped_steps = 0;  // of `steps`
+  int64_t skipped_steps = 0;   // of `steps`
+  int64_t diverged_steps = 0;  // of the skipped ones: with a loss or gradient norm that was not finite
   double first_loss = 0.0;
   double last_loss = 0.0;
   std::optional<double> evaluation_loss;
@@ -103,7 +104,8 @@ struct RunResult {
   std::string trace_failure;  // why there is no trace though one was asked for; empty otherwise
 };
 
-// Throws ConfigurationError, InputError, FileError, CommunicationError, OutOfMemoryError. `stop` may be set from a
+// Throws ConfigurationError, InputError, FileError, CommunicationError, OutOfMemoryError; Error where training has
+// diverged for good, or has left weights that are not finite: those are not exported. `stop` may be set from a
 // signal handler.
 RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::atomic<bool>& stop,
                        const TraceRequest& trace = {});

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -271,6 +273,53 @@ TEST_F(Run, ARunThatDivergesForGoodEndsWithAnErrorThatSaysWhatMayHelp) {
   EXPECT_LT(recorder.steps.size(), 60u);
   EXPECT_LT(recorder.warnings.size(), 12u);
   EXPECT_TRUE(recorder.steps.back().skipped);
+}
+
+// 0 / 0 for the embeddings of bytes that do not occur: the step itself does not notice, the next one does.
+TEST_F(Run, WeightsThatAreNotFiniteAreNotExported) {
+  for (const auto& [steps, found] :
+       std::map<int64_t, std::string>{{1, "in the last step that was applied"}, {3, "step 2 was the first"}}) {
+    Recipe recipe = random_recipe();
+    recipe.optim.adam_epsilon = 0.0;
+    recipe.train.max_steps = steps;
+    Recorder recorder;
+    try {
+      run_training(recipe, recorder, stop_);
+      ADD_FAILURE() << "it should have failed";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      for (const std::string& part :
+           {std::string("the model is not exported"), found, std::string("optim.learning_rate"),
+            (folder_ / "run" / "metrics.jsonl").string()}) {
+        EXPECT_NE(text.find(part), std::string::npos) << text;
+      }
+    }
+    EXPECT_FALSE(fs::exists(folder_ / "run" / "export"));
+    EXPECT_FALSE(fs::exists(folder_ / "run" / ".export.partial"));
+  }
+}
+
+TEST_F(Run, StepsThatDivergeAreCounted) {
+  Recipe recipe = random_recipe();
+  recipe.optim.learning_rate = 1e3;
+  recipe.optim.max_grad_norm = 0.0;
+  Recorder recorder;
+  const RunResult result = run_training(recipe, recorder, stop_);
+  const auto skipped =
+      std::count_if(recorder.steps.begin(), recorder.steps.end(), [](const StepMetrics& step) { return step.skipped; });
+  EXPECT_GT(result.diverged_steps, 0);
+  EXPECT_EQ(result.diverged_steps, skipped);
+  EXPECT_EQ(result.skipped_steps, skipped);
+}
+
+// The slowest file system: the export takes longer than a rank may wait for another.
+TEST_F(Run, HostWorkIsNoStall) {
+  Recipe recipe = random_recipe();
+  recipe.parallel.comm_timeout_seconds = 0.3;
+  recipe.train.max_steps = 3;
+  Recorder recorder;
+  recorder.after_step = [] { std::this_thread::sleep_for(std::chrono::milliseconds(700)); };
+  EXPECT_EQ(run_training(recipe, recorder, stop_).steps, 3);
 }
 
 TEST_F(Run, OutOfMemoryNamesTheTensorAndEndsAllRanks) {
