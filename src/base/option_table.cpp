@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
-#include <system_error>
 
 #include "base/text.h"
 
@@ -28,35 +26,6 @@ std::string normalized(std::string_view name) {
 bool matches(std::string_view pattern, std::string_view name) {
   if (!pattern.empty() && pattern.back() == '*') return name.starts_with(pattern.substr(0, pattern.size() - 1));
   return name == pattern;
-}
-
-enum class NumberFault : uint8_t { none, not_a_number, too_large };
-
-// The digits of an integer, with '_' between digits allowed as in 1_000_000.
-NumberFault read_integer(std::string_view text, int64_t& value) {
-  std::string digits;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '_' && i > 0 && i + 1 < text.size() && std::isdigit(static_cast<unsigned char>(text[i - 1])) != 0) {
-      continue;
-    }
-    digits += text[i];
-  }
-  if (!digits.empty() && digits.front() == '+') digits.erase(0, 1);
-  const size_t first = !digits.empty() && digits.front() == '-' ? 1 : 0;
-  // 010 is 8 to some YAML readers and 10 to others.
-  if (digits.size() > first + 1 && digits[first] == '0') return NumberFault::not_a_number;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error == std::errc::result_out_of_range) return NumberFault::too_large;
-  if (error != std::errc() || end != digits.data() + digits.size()) return NumberFault::not_a_number;
-  return NumberFault::none;
-}
-
-NumberFault read_real(std::string_view text, double& value) {
-  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc::result_out_of_range) return NumberFault::too_large;
-  if (error != std::errc() || end != text.data() + text.size()) return NumberFault::not_a_number;
-  return NumberFault::none;
 }
 
 std::string type_words(OptionType type) {
@@ -120,6 +89,17 @@ std::string Option::describe_type() const {
 std::string Option::describe_type_in_sentence() const {
   const bool bare = type == OptionType::choice || type == OptionType::boolean;
   return (bare ? "" : type == OptionType::integer ? "an " : "a ") + describe_type();
+}
+
+std::string GivenOptions::located(const std::string& text, const std::vector<std::string>& or_else) const {
+  const auto is_of_name = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
+  };
+  std::string place = where(std::string(text.begin(), std::find_if_not(text.begin(), text.end(), is_of_name)));
+  for (const std::string& name : or_else) {
+    if (place.empty()) place = where(name);
+  }
+  return place.empty() ? text : place + ": " + text;
 }
 
 void OptionCatalog::add_section(OptionSectionText section) {
@@ -287,6 +267,10 @@ void OptionCatalog::fail_unknown_option(const std::string& section, const std::s
 }
 
 void OptionCatalog::fail_unknown_section(const std::string& name, const std::string& where) const {
+  if (has_section(normalized(name))) {
+    throw ConfigurationError(
+        fmt::format("{}: there is no section \"{}\"; did you mean \"{}\"?", where, name, normalized(name)));
+  }
   for (const Option& option : options_) {
     if (option.name == normalized(name)) {
       throw ConfigurationError(fmt::format("{}: \"{}\" belongs into a section: {}", where, name, option.full_name()));

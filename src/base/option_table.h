@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/given_options.h"
 
 namespace ithaca {
 
@@ -192,8 +193,10 @@ class OptionCatalog {
   std::string foreign_markdown(const std::string& program) const;
   // The same options for a man page, in the man macros of groff.
   std::string man_text() const;
-  // A YAML file with a value for every option, in the order of options(). read_yaml gives the same values back.
-  std::string write_yaml(std::span<const OptionValue> values, const std::string& heading) const;
+  // A YAML file with a value for every option, in the order of options(), but for those that are left out. read_yaml
+  // gives the same values back.
+  std::string write_yaml(std::span<const OptionValue> values, const std::string& heading,
+                         const std::set<size_t>& left_out = {}) const;
 
   // Throws ConfigurationError when `value` is not allowed for the option.
   void check_value(const Option& option, const OptionValue& value, const std::string& where) const;
@@ -226,21 +229,6 @@ class OptionCatalog {
   std::vector<ForeignOption> foreign_;
   std::vector<AbsentOption> absent_;
   std::vector<std::string> rule_texts_;
-};
-
-// What has been given, by full name. Defaults are not given.
-class GivenOptions {
- public:
-  void add(const std::string& full_name, const std::string& where) { where_[full_name] = where; }
-  bool contains(const std::string& full_name) const { return where_.contains(full_name); }
-  // Where it was given; empty when it was not.
-  std::string where(const std::string& full_name) const {
-    const auto found = where_.find(full_name);
-    return found == where_.end() ? std::string() : found->second;
-  }
-
- private:
-  std::map<std::string, std::string> where_;
 };
 
 template <typename Root>
@@ -301,7 +289,14 @@ class OptionTable {
   void rule(std::vector<std::string> options, std::string sentence, RuleCheck check) {
     for (const std::string& name : options) catalog_.index_of(name);
     catalog_.add_rule_text(std::move(sentence));
-    rules_.push_back({std::move(options), std::move(check)});
+    rules_.push_back({std::move(options), std::move(check), false});
+  }
+
+  // A rule about an option that the rest may leave without any effect: `check` says by what. It is broken where the
+  // option was given all the same, with its default value too, and write_yaml leaves the option out there.
+  void idle_rule(std::string option, std::string sentence, RuleCheck check) {
+    rule({std::move(option)}, std::move(sentence), std::move(check));
+    rules_.back().is_idle = true;
   }
 
   OptionCatalog& catalog() { return catalog_; }
@@ -334,7 +329,7 @@ class OptionTable {
     for (const Rule& rule : rules_) {
       const bool is_muddled = std::any_of(rule.options.begin(), rule.options.end(),
                                           [&](const std::string& name) { return mistakes.concern(name); });
-      if (is_muddled) continue;
+      if (is_muddled || (rule.is_idle && !given.contains(rule.options.front()))) continue;
       const std::string breach = rule.check(root);
       if (breach.empty()) continue;
       std::string where = file;
@@ -356,15 +351,20 @@ class OptionTable {
     return values;
   }
 
-  // A YAML file with every option's value in `root`.
+  // A YAML file with the value in `root` of every option that has an effect there.
   std::string write_yaml(const Root& root, const std::string& heading) const {
-    return catalog_.write_yaml(values(root), heading);
+    std::set<size_t> left_out;
+    for (const Rule& rule : rules_) {
+      if (rule.is_idle && !rule.check(root).empty()) left_out.insert(catalog_.index_of(rule.options.front()));
+    }
+    return catalog_.write_yaml(values(root), heading, left_out);
   }
 
  private:
   struct Rule {
     std::vector<std::string> options;
     RuleCheck check;
+    bool is_idle;
   };
 
   OptionCatalog catalog_;

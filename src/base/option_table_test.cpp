@@ -51,6 +51,9 @@ const OptionTable<Voyage>& voyage_table() {
     made.rule({"boat.oars", "route.stops"}, "More stops need more oars.", [](const Voyage& voyage) -> std::string {
       return voyage.route.stops > voyage.boat.oars ? "more stops than oars" : "";
     });
+    made.idle_rule("boat.painted", "A raft has no paint.", [](const Voyage& voyage) -> std::string {
+      return voyage.boat.name == "raft" ? "a raft has no paint" : "";
+    });
     return made;
   }();
   return table;
@@ -101,6 +104,56 @@ TEST(OptionTable, DefaultsAreThoseOfTheStruct) {
   EXPECT_EQ(voyage.boat.name, "argo");
   EXPECT_EQ(voyage.boat.oars, 4);
   EXPECT_TRUE(voyage.boat.crew.empty());
+}
+
+TEST(OptionTable, WhatWasGivenWithoutAnEffectIsAnErrorAndIsNotWritten) {
+  EXPECT_EQ(error_of("boat: {name: raft}\nroute: {from: Troy}\n"), "no error");
+  EXPECT_EQ(error_of("boat: {name: raft, painted: true}\nroute: {from: Troy}\n"),
+            "trip.yaml:1:29: a raft has no paint");
+  const Voyage raft = read("boat: {name: raft}\nroute: {from: Troy}\n");
+  const std::string written = voyage_table().write_yaml(raft, "");
+  EXPECT_THAT(written, testing::Not(testing::HasSubstr("painted")));
+  EXPECT_THAT(written, testing::HasSubstr("oars: 4\n"));
+  EXPECT_EQ(voyage_table().write_yaml(read(written), ""), written);
+  EXPECT_THAT(voyage_table().write_yaml(Voyage(), ""), testing::HasSubstr("painted"));
+}
+
+TEST(OptionTable, TextsAboutAnOptionGetThePlaceWhereItWasGiven) {
+  GivenOptions given;
+  given.add("boat.oars", "trip.yaml:3:9");
+  given.add("boat.rig", "--set boat.rig=ketch");
+  EXPECT_EQ(given.located("boat.oars 7: too many"), "trip.yaml:3:9: boat.oars 7: too many");
+  EXPECT_EQ(given.located("boat.oars: too many"), "trip.yaml:3:9: boat.oars: too many");
+  EXPECT_EQ(given.located("boat.oarsmen: too many"), "boat.oarsmen: too many");
+  EXPECT_EQ(given.located("boat.crew: too few"), "boat.crew: too few");
+  EXPECT_EQ(given.located("boat.crew: too few", {"boat.name", "boat.rig", "boat.oars"}),
+            "--set boat.rig=ketch: boat.crew: too few");
+  EXPECT_EQ(given.located(given.located("boat.oars: too many")), "trip.yaml:3:9: boat.oars: too many");
+  EXPECT_EQ(given.located(""), "");
+  try {
+    with_places(given, [] { throw ConfigurationError("boat.rig: torn"); });
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigurationError& error) {
+    EXPECT_STREQ(error.what(), "--set boat.rig=ketch: boat.rig: torn");
+  }
+}
+
+TEST(OptionTable, TagsAndDeepNestingAreErrorsWithAPlace) {
+  const std::string rest = "\nroute: {from: Troy}\n";
+  EXPECT_THAT(error_of("boat:\n  oars: !foo 2" + rest), testing::StartsWith("trip.yaml:2:9: the YAML tag !foo has no"));
+  EXPECT_THAT(error_of("boat:\n  oars: !!str 2" + rest), testing::StartsWith("trip.yaml:2:9: the YAML tag !!str has"));
+  EXPECT_THAT(error_of("boat:\n  crew: [a, !x b]" + rest), testing::HasSubstr("tag !x"));
+  EXPECT_THAT(error_of("boat: !x {oars: 2}" + rest), testing::HasSubstr("tag !x"));
+  EXPECT_EQ(error_of("boat: {crew: ['a', \"b\", c], name: '2'}" + rest), "no error");
+  EXPECT_THAT(assignment_error("boat.crew=[a, !x b]"), testing::HasSubstr("is a list of strings"));
+  for (const char bracket : {'[', '{'}) {
+    const std::string error = error_of("boat: " + std::string(5000, bracket));
+    EXPECT_THAT(error, testing::AllOf(testing::StartsWith("trip.yaml:1:"), testing::HasSubstr("nested too deeply")));
+  }
+}
+
+TEST(OptionTable, ASectionInCapitalsIsMeantAsASection) {
+  EXPECT_EQ(error_of("Boat: {oars: 2}\n"), "trip.yaml:1:1: there is no section \"Boat\"; did you mean \"boat\"?");
 }
 
 TEST(OptionTable, ASingleStringIsAListOfOne) {

@@ -1,5 +1,6 @@
 // Reading and writing of the option table's YAML. The only file that knows yaml-cpp.
 #include <fmt/format.h>
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
@@ -9,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "base/option_table.h"
 
@@ -39,7 +41,12 @@ bool is_quoted(const YAML::Node& node) {
   return node.Tag() == "!";
 }
 
-// Looks for the beginning of a second document.
+struct YamlTag {
+  YAML::Mark mark;
+  std::string text;
+};
+
+// Looks for the beginning of a second document, and for tags: options have types of their own.
 class DocumentWatch final : public YAML::EventHandler {
  public:
   bool has_second() const { return documents_ > 1; }
@@ -50,28 +57,43 @@ class DocumentWatch final : public YAML::EventHandler {
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { note(mark); }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { note(mark); }
-  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t, const std::string&) override { note(mark); }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
-    note(mark);
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, const std::string&) override {
+    note(mark, tag);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    note(mark, tag);
   }
   void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
-    note(mark);
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    note(mark, tag);
   }
   void OnMapEnd() override {}
+  // Of the first document.
+  const std::vector<YamlTag>& tags() const { return tags_; }
 
  private:
-  void note(const YAML::Mark& mark) {
+  void note(const YAML::Mark& mark, const std::string& tag = {}) {
     if (has_second() && second_.is_null()) second_ = mark;
+    // What stands in quotes has "!", what does not "?".
+    if (!has_second() && !tag.empty() && tag != "!" && tag != "?") tags_.push_back({mark, tag});
   }
 
   int documents_ = 0;
+  std::vector<YamlTag> tags_;
   YAML::Mark second_ = YAML::Mark::null_mark();
 };
+
+// "tag:yaml.org,2002:str" is written !!str.
+std::string tag_as_written(const std::string& tag) {
+  constexpr std::string_view kStandard = "tag:yaml.org,2002:";
+  return tag.starts_with(kStandard) ? "!!" + tag.substr(kStandard.size()) : tag;
+}
 
 struct LoadedText {
   YAML::Node first;                  // null for a text without a document
   std::optional<YAML::Mark> second;  // where another document begins
+  std::vector<YamlTag> tags;         // of the first
 };
 
 // Throws ConfigurationError with the place for what is not YAML. What follows the beginning of a second document is not
@@ -86,7 +108,13 @@ LoadedText load_text(const std::string& text, const std::string& where) {
     LoadedText loaded;
     loaded.first = YAML::Load(text);
     if (watch.has_second()) loaded.second = watch.second();
+    loaded.tags = watch.tags();
     return loaded;
+  } catch (const YAML::DeepRecursion& fault) {
+    throw ConfigurationError(
+        fmt::format("{}: lists or maps are nested too deeply here; a recipe has sections, options in them, and lists "
+                    "of single values",
+                    place(where, fault.mark)));
   } catch (const YAML::Exception& fault) {
     const bool has_tab = [&] {
       size_t begin = 0;
@@ -164,6 +192,11 @@ class OptionYamlReader {
     if (loaded.second) {
       throw ConfigurationError(place(file_, *loaded.second) +
                                ": a recipe is one YAML document, but here a second one begins");
+    }
+    for (const YamlTag& tag : loaded.tags) {
+      mistakes_.add(
+          fmt::format("{}: the YAML tag {} has no meaning here, since every option has its type; leave it out",
+                      place(file_, tag.mark), tag_as_written(tag.text)));
     }
     const YAML::Node& root = loaded.first;
     if (root.IsNull()) return {};
@@ -279,7 +312,7 @@ std::vector<std::string> OptionCatalog::parse_list(const Option& option, const s
                                                    const std::string& where) const {
   if (!text.starts_with('[')) return {text};
   const LoadedText loaded = load_text(text, where);
-  const bool is_list = !loaded.second && loaded.first.IsSequence();
+  const bool is_list = !loaded.second && loaded.tags.empty() && loaded.first.IsSequence();
   std::vector<std::string> result;
   if (is_list) {
     for (const YAML::Node& element : loaded.first) {
@@ -328,7 +361,8 @@ OptionSetting OptionCatalog::read_assignment(const std::string& assignment) cons
   return setting;
 }
 
-std::string OptionCatalog::write_yaml(std::span<const OptionValue> values, const std::string& heading) const {
+std::string OptionCatalog::write_yaml(std::span<const OptionValue> values, const std::string& heading,
+                                      const std::set<size_t>& left_out) const {
   require(values.size() == options_.size(), "write_yaml needs one value for every option");
   std::string out;
   size_t begin = 0;
@@ -340,7 +374,7 @@ std::string OptionCatalog::write_yaml(std::span<const OptionValue> values, const
   for (const OptionSectionText& section : sections_) {
     out += section.name + ":\n";
     for (size_t i = 0; i < options_.size(); ++i) {
-      if (options_[i].section == section.name) {
+      if (options_[i].section == section.name && !left_out.contains(i)) {
         out += fmt::format("  {}: {}\n", options_[i].name, format_option_value(values[i]));
       }
     }

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <charconv>
 #include <cmath>
 #include <numeric>
+#include <system_error>
 #include <vector>
 
 namespace ithaca {
@@ -115,6 +118,32 @@ std::string nearest_name(std::string_view name, std::span<const std::string> kno
   }
   const size_t limit = std::max<size_t>(1, std::max(name.size(), best.size()) / 3);
   return best_distance <= limit ? best : std::string();
+}
+
+NumberFault read_integer(std::string_view text, int64_t& value) {
+  std::string digits;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '_' && i > 0 && i + 1 < text.size() && std::isdigit(static_cast<unsigned char>(text[i - 1])) != 0) {
+      continue;
+    }
+    digits += text[i];
+  }
+  if (!digits.empty() && digits.front() == '+') digits.erase(0, 1);
+  const size_t first = !digits.empty() && digits.front() == '-' ? 1 : 0;
+  // 010 is 8 to some YAML readers and 10 to others.
+  if (digits.size() > first + 1 && digits[first] == '0') return NumberFault::not_a_number;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error == std::errc::result_out_of_range) return NumberFault::too_large;
+  if (error != std::errc() || end != digits.data() + digits.size()) return NumberFault::not_a_number;
+  return NumberFault::none;
+}
+
+NumberFault read_real(std::string_view text, double& value) {
+  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::result_out_of_range) return NumberFault::too_large;
+  if (error != std::errc() || end != text.data() + text.size()) return NumberFault::not_a_number;
+  return NumberFault::none;
 }
 
 }  // namespace ithaca

@@ -31,4 +31,11 @@ std::string shell_word(std::string_view text);
 // the letters differ).
 std::string nearest_name(std::string_view name, std::span<const std::string> known);
 
+enum class NumberFault : uint8_t { none, not_a_number, too_large };
+// Numbers as recipes and command lines have them. Integers are decimal, with '_' between digits allowed as in
+// 1_000_000, and have no zeros before them: 010 is 8 to some readers and 10 to others.
+NumberFault read_integer(std::string_view text, int64_t& value);
+// too_large: beyond what a double holds, tiny numbers too. Infinities and NaN are read.
+NumberFault read_real(std::string_view text, double& value);
+
 }  // namespace ithaca

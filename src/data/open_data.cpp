@@ -79,6 +79,14 @@ Making prepare(const DataOptions& options, const std::vector<std::string>& files
     }
     samples.chat_template = chat_template_of(options, making.format);
     if (samples.chat_template != nullptr) samples.chat_template_hash = chat_template_hash(options.model_directory);
+  } else {
+    for (const auto& [option, value] :
+         {std::pair("append_eos", options.append_eos), std::pair("tokenizer", options.tokenizer)}) {
+      if (value == "auto") continue;
+      throw ConfigurationError(
+          fmt::format("data.{}: {} has no effect, since data.format is {}: ready token ids; leave it out", option,
+                      value, making.format));
+    }
   }
   making.maker = make_sample_maker(samples);
   return making;

@@ -70,7 +70,10 @@ void PackedDataset::add_stage(const ContextStage& stage) {
     if (summary.documents == 0 && !skips.empty()) {
       throw InputError(fmt::format("{}: there is nothing to train on: no record is left; {}", options_.name, skips));
     }
-    std::string reason = fmt::format("the {} documents hold no label", format_count(summary.documents));
+    std::string reason = summary.documents == 1
+                             ? std::string("the only document holds no label")
+                             : fmt::format("the {} documents hold no label", format_count(summary.documents));
+    if (stage.max_length == 1) reason += "; data.max_length 1 leaves no token beside another, which would be its label";
     if (summary.skipped_documents > 0) {
       reason += fmt::format("; {} have fewer than two tokens", format_count(summary.skipped_documents));
     }

@@ -137,6 +137,12 @@ int64_t StepLoader::sequences_per_step() const {
   return options_.micro_batch_size * options_.accumulation * options_.dp_size;
 }
 
+int64_t StepLoader::most_sequences_in_a_step() const {
+  int64_t largest = 0;
+  for (const DatasetStage& stage : stages_) largest = std::max(largest, stage.size());
+  return std::min(sequences_per_step(), largest);
+}
+
 int64_t StepLoader::steps_per_epoch() const {
   return (stages_.front().size() - 1) / sequences_per_step() + 1;
 }

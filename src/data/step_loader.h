@@ -64,6 +64,8 @@ class StepLoader {
   void resume(int64_t step, const DataPosition& position);
 
   int64_t sequences_per_step() const;
+  // The same, but no more than the largest stage has: what the step with most sequences takes.
+  int64_t most_sequences_in_a_step() const;
   // Of the first stage.
   int64_t steps_per_epoch() const;
   // Where reading stands before step `step` (0-based, running over epochs).

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 
 #include "attention/auto_schedule.h"
 #include "backend/cpu/address_space.h"
@@ -27,7 +28,8 @@ std::unique_ptr<Dataset> open_naming(const std::string& option, const Recipe& re
     return std::string_view(text).starts_with("data.") ? std::string(text) : option + ": " + text;
   };
   try {
-    return open_data(data_options(recipe, files, model, option == "data.eval"), watch);
+    return with_places(recipe.given,
+                       [&] { return open_data(data_options(recipe, files, model, option == "data.eval"), watch); });
   } catch (const InputError& error) {
     throw InputError(named(error.what()));
   } catch (const FileError& error) {
@@ -63,46 +65,81 @@ ModelOptions decide_model_options(const Recipe& recipe) {
   return options;
 }
 
-RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset) {
-  RunDecisions decisions;
-  const BackendChoice backend =
-      choose_backend(recipe.train.backend, recipe.model.compute_dtype, recipe.train.deterministic);
-  decisions.rank.backend = backend;
+namespace {
 
+// What the recipe and the model say about it; what the data says is added by who knows it.
+AutoScheduleRequest schedule_request(const Recipe& recipe, const ModelDescription& model, DType compute_dtype) {
   AutoScheduleRequest request;
   request.cp_size = static_cast<int>(recipe.parallel.sp_size);
   if (recipe.parallel.ulysses_size > 0) request.ulysses_size = static_cast<int>(recipe.parallel.ulysses_size);
   if (recipe.parallel.ring_size > 0) request.ring_size = static_cast<int>(recipe.parallel.ring_size);
-  if (recipe.parallel.schedule != "auto") {
-    request.kind = parse_choice(
-        "parallel.schedule", recipe.parallel.schedule,
-        {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}, schedule_name);
-  }
-  if (recipe.parallel.layout != "auto") {
-    request.layout = parse_choice("parallel.layout", recipe.parallel.layout,
-                                  {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
-  }
+  request.kind = parse_choice_or_auto(
+      "parallel.schedule", recipe.parallel.schedule,
+      {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}, schedule_name);
+  request.layout = parse_choice_or_auto("parallel.layout", recipe.parallel.layout,
+                                        {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
   request.heads = attention_heads(model);
-  request.element_bytes = element_size(backend.compute_dtype);
-  const DatasetSummary& data = dataset.summary();
-  request.tokens = data.longest_sequence * recipe.train.micro_batch_size;
-  request.mean_document_tokens = data.tokens / std::max<int64_t>({1, data.documents, data.sequences});
+  request.element_bytes = element_size(compute_dtype);
   // The layers without a window, if there are any, have nearly all of the work.
   const auto widest = std::min_element(model.layers.begin(), model.layers.end(), [](const auto& a, const auto& b) {
     return a.window == 0 ? b.window != 0 : b.window != 0 && a.window > b.window;
   });
   request.mask.window = widest == model.layers.end() ? 0 : widest->window;
-  const AutoScheduleChoice choice = choose_schedule(request);
+  return request;
+}
+
+// Options that a schedule which does not fit may come from, where the one that it names was not given.
+const std::vector<std::string>& schedule_options() {
+  static const std::vector<std::string> options = {"parallel.schedule", "parallel.ulysses_size", "parallel.ring_size",
+                                                   "parallel.sp_size"};
+  return options;
+}
+
+MeshSizes mesh_of(const Recipe& recipe, const ScheduleSizes& sizes) {
+  MeshSizes mesh;
+  mesh.ring = sizes.ring_size;
+  mesh.ulysses = sizes.ulysses_size;
+  mesh.dp_replicate = static_cast<int>(recipe.parallel.dp_replicate_size);
+  mesh.dp_shard = static_cast<int>(recipe.parallel.dp_shard_size);
+  return mesh;
+}
+
+ZeroStage zero_of(const Recipe& recipe) {
+  return recipe.parallel.zero == 0 ? ZeroStage::replicated : ZeroStage::optimizer_state;
+}
+
+// The part of a plan that says what the state of the model takes.
+void describe_state(const ModelDescription& model, const BackendChoice& backend, const MeshSizes& mesh, ZeroStage zero,
+                    RunPlan& plan) {
+  plan.backend = backend;
+  plan.mesh = mesh;
+  plan.zero = zero;
+  plan.state_shards = shard_count(mesh, zero);
+  const ParameterBytes bytes = parameter_bytes(parameter_specs(model), backend.compute_dtype, plan.state_shards);
+  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::weights)] = bytes.weights;
+  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::gradients)] = bytes.gradients;
+  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)] = adamw_bytes(bytes);
+}
+
+RunDecisions decide(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset) {
+  RunDecisions decisions;
+  const BackendChoice backend =
+      choose_backend(recipe.train.backend, recipe.model.compute_dtype, recipe.train.deterministic);
+  decisions.rank.backend = backend;
+
+  AutoScheduleRequest request = schedule_request(recipe, model, backend.compute_dtype);
+  const DatasetSummary& data = dataset.summary();
+  request.tokens = data.longest_sequence * recipe.train.micro_batch_size;
+  request.mean_document_tokens = data.tokens / std::max<int64_t>({1, data.documents, data.sequences});
+  const AutoScheduleChoice choice = with_places(
+      recipe.given, [&] { return choose_schedule(request); }, schedule_options());
   const bool chosen_freely = recipe.parallel.schedule == "auto" && recipe.parallel.sp_size > 1;
   if (chosen_freely) decisions.schedule_reason = choice.reason;
 
   TrainingRankOptions& rank = decisions.rank;
-  rank.mesh.ring = choice.sizes.ring_size;
-  rank.mesh.ulysses = choice.sizes.ulysses_size;
-  rank.mesh.dp_replicate = static_cast<int>(recipe.parallel.dp_replicate_size);
-  rank.mesh.dp_shard = static_cast<int>(recipe.parallel.dp_shard_size);
+  rank.mesh = mesh_of(recipe, choice.sizes);
   settle_transport(rank.backend, "parallel.transport", recipe.parallel.transport, rank.mesh.ranks());
-  rank.zero = recipe.parallel.zero == 0 ? ZeroStage::replicated : ZeroStage::optimizer_state;
+  rank.zero = zero_of(recipe);
   rank.schedule = choice.sizes.kind;
   rank.layout = choice.layout;
   rank.model = decide_model_options(recipe);
@@ -141,6 +178,60 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
   return decisions;
 }
 
+}  // namespace
+
+RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset) {
+  return with_places(recipe.given, [&] { return decide(recipe, model, dataset); });
+}
+
+void check_run(const Recipe& recipe, OptionMistakes& mistakes) {
+  const auto are_clear = [&](const std::vector<std::string>& names) {
+    return std::none_of(names.begin(), names.end(), [&](const std::string& name) { return mistakes.concern(name); });
+  };
+  // `names`: what `check` is about; nothing is said where a mistake is about one of them already.
+  const auto collect = [&](const std::vector<std::string>& names, const auto& check) {
+    return are_clear(names) && mistakes.collect([&] { with_places(recipe.given, check, names); }, names);
+  };
+  std::optional<BackendChoice> backend;
+  collect({"train.backend"}, [&] { backend = choose_backend(recipe.train.backend, "auto", false); });
+  collect({"model.compute_dtype", "train.backend"}, [&] {
+    backend = choose_backend(recipe.train.backend, recipe.model.compute_dtype, recipe.train.deterministic);
+  });
+  const std::vector<std::string> mesh_options = {"parallel.sp_size", "parallel.ulysses_size", "parallel.ring_size",
+                                                 "parallel.dp_replicate_size", "parallel.dp_shard_size"};
+  if (backend && are_clear(mesh_options)) {
+    const ParallelSection& p = recipe.parallel;
+    collect({"parallel.transport"}, [&] {
+      settle_transport(*backend, "parallel.transport", p.transport,
+                       static_cast<int>(p.sp_size * p.dp_replicate_size * p.dp_shard_size));
+    });
+  }
+  // What the model says does not matter to how bases are written.
+  collect({"model.rope_theta"}, [&] { parse_rope_stages(recipe.model.rope_theta, {}, {}); });
+
+  std::optional<ModelDirectory> directory;
+  try {
+    if (!mistakes.concern("model.path")) directory.emplace(recipe.model.path);
+  } catch (const InputError&) {
+  } catch (const FileError&) {
+  }
+  if (!directory) return;
+  const ModelDescription& model = directory->description();
+  collect({"model.rope_scaling"}, [&] { parse_rope_stages({}, recipe.model.rope_scaling, model); });
+  collect({"data.tokenizer", "data.format", "model.init"},
+          [&] { static_cast<void>(data_options(recipe, recipe.data.train, model, false)); });
+  std::optional<AutoScheduleChoice> choice;
+  collect(schedule_options(), [&] { choice = choose_schedule(schedule_request(recipe, model, DType::float32)); });
+  if (!backend || !choice || recipe.memory.limit_gib <= 0.0 || !are_clear({"parallel.zero", "model.compute_dtype"})) {
+    return;
+  }
+  collect({"memory.limit_gib"}, [&] {
+    RunPlan plan;
+    describe_state(model, *backend, mesh_of(recipe, choice->sizes), zero_of(recipe), plan);
+    require_room_for_state(recipe, plan);
+  });
+}
+
 void require_room_for_state(const Recipe& recipe, const RunPlan& plan) {
   const int64_t state = std::accumulate(plan.state_bytes_per_rank.begin(), plan.state_bytes_per_rank.end(), int64_t{0});
   const auto of = [&](MemoryClass memory_class) {
@@ -154,10 +245,10 @@ void require_room_for_state(const Recipe& recipe, const RunPlan& plan) {
   const std::string advice = can_share ? ". parallel.zero: 1 leaves each rank a part of the optimizer state" : "";
   if (recipe.memory.limit_gib > 0.0) {
     if (static_cast<double>(state) <= std::ldexp(recipe.memory.limit_gib, 30)) return;
-    throw ConfigurationError(
+    throw ConfigurationError(recipe.given.located(
         fmt::format("memory.limit_gib {} is not enough for the state of this model, which takes {} before the first "
                     "token; memory.limit_gib {:.4g} or more is needed, and activations come on top{}",
-                    recipe.memory.limit_gib, needed, std::ldexp(static_cast<double>(state), -30) * 1.05, advice));
+                    recipe.memory.limit_gib, needed, std::ldexp(static_cast<double>(state), -30) * 1.05, advice)));
   }
   if (plan.backend.kind != BackendKind::cpu) return;
   const int64_t machine = cpu::physical_memory_bytes();
@@ -203,7 +294,6 @@ RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const 
   RunPlan plan;
   plan.model = model;
   plan.parameters = model.parameter_count();
-  plan.mesh = decisions.rank.mesh;
   plan.schedule = decisions.rank.schedule;
   plan.layout = decisions.rank.layout;
   plan.schedule_reason = decisions.schedule_reason;
@@ -215,18 +305,21 @@ RunPlan describe_run(const Recipe& recipe, const ModelDescription& model, const 
   plan.stages = train.stages();
   plan.tokens_are_bytes = plan.train_data.tokens_are_bytes;
   plan.steps = decisions.steps;
-  plan.sequences_per_step = StepLoader(train, decisions.loader).sequences_per_step();
-  const std::vector<ParameterSpec> specs = parameter_specs(model);
-  plan.backend = decisions.rank.backend;
-  plan.zero = decisions.rank.zero;
-  plan.state_shards = shard_count(plan.mesh, plan.zero);
-  const ParameterBytes bytes = parameter_bytes(specs, plan.backend.compute_dtype, plan.state_shards);
-  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::weights)] = bytes.weights;
-  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::gradients)] = bytes.gradients;
-  plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)] = adamw_bytes(bytes);
+  const StepLoader loader(train, decisions.loader);
+  plan.sequences_per_step = loader.most_sequences_in_a_step();
+  describe_state(model, decisions.rank.backend, decisions.rank.mesh, decisions.rank.zero, plan);
   plan.output_dir = recipe.train.output_dir;
   plan.notes = plan.train_data.notes;
   add_rope_notes(decisions, train, model, plan);
+  if (plan.sequences_per_step < loader.sequences_per_step()) {
+    plan.notes.push_back(fmt::format("a step would take {} sequences, but there are {}: every step is a whole epoch",
+                                     format_count(loader.sequences_per_step()), format_count(plan.sequences_per_step)));
+  }
+  if (recipe.parallel.schedule != "auto" && recipe.parallel.sp_size == 1) {
+    plan.notes.push_back(
+        fmt::format("parallel.schedule {} has no effect here: schedules split sequences over ranks, and each is on one",
+                    recipe.parallel.schedule));
+  }
   if (recipe.parallel.layout != "auto" && recipe.parallel.layout != "contiguous" && plan.mesh.ring == 1) {
     plan.notes.push_back(
         fmt::format("parallel.layout {} has no effect here: layouts deal tokens to ring ranks, and the mesh has one",

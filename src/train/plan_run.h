@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/option_table.h"
 #include "checkpoint/hugging_face.h"
 #include "data/dataset.h"
 #include "data/open_data.h"
@@ -35,8 +36,13 @@ std::unique_ptr<Dataset> open_evaluation_data(const Recipe& recipe, const ModelD
 // Throws InputError unless the directory holds exactly the weights that its config.json asks for.
 void require_weights(const ModelDirectory& directory);
 
-// Throws ConfigurationError, naming the option and what would work.
+// Throws ConfigurationError, naming the option, its place and what would work.
 RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset);
+
+// What the model and this machine say about a recipe, as far as it does not depend on the data: the backend, the
+// transport, sizes of the mesh, RoPE, and the room for the state. What is wrong is collected with its place. A model
+// that cannot be opened is left to those who open it.
+void check_run(const Recipe& recipe, OptionMistakes& mistakes);
 
 // Throws ConfigurationError when weights, gradients and optimizer state alone exceed memory.limit_gib, and
 // OutOfMemoryError when they exceed what the machine has: before anything is allocated.

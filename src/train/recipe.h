@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/given_options.h"
+
 namespace ithaca {
 
 struct ModelSection {
@@ -86,6 +88,7 @@ struct Recipe {
   MemorySection memory;
   OptimSection optim;
   TrainSection train;
+  GivenOptions given;  // which of them were given, and where
 };
 
 }  // namespace ithaca

@@ -13,6 +13,7 @@
 
 #include "train/context_curriculum.h"
 #include "train/foreign_options.h"
+#include "train/plan_run.h"
 
 namespace ithaca {
 
@@ -381,17 +382,14 @@ void add_rules(OptionTable<Recipe>& table) {
                }
                return {};
              });
-  table.rule({"train.num_train_epochs", "train.max_steps"},
-             "`train.max_steps` and `train.num_train_epochs` both say when to stop: give one of them.",
-             [](const Recipe& recipe) -> std::string {
-               if (recipe.train.max_steps == 0 || recipe.train.num_train_epochs == TrainSection{}.num_train_epochs) {
-                 return {};
-               }
-               return fmt::format(
-                   "train.max_steps {} and train.num_train_epochs {} both say when to stop; leave one of "
-                   "them out",
-                   recipe.train.max_steps, recipe.train.num_train_epochs);
-             });
+  table.idle_rule("train.num_train_epochs",
+                  "`train.max_steps` and `train.num_train_epochs` both say when to stop: give one of them.",
+                  [](const Recipe& recipe) -> std::string {
+                    if (recipe.train.max_steps == 0) return {};
+                    return fmt::format(
+                        "train.max_steps {} and train.num_train_epochs {} both say when to stop; leave one of them out",
+                        recipe.train.max_steps, recipe.train.num_train_epochs);
+                  });
   table.rule({"train.eval_steps"}, "`train.eval_steps` needs files in `data.eval`.",
              [](const Recipe& recipe) -> std::string {
                if (recipe.train.eval_steps == 0 || !recipe.data.eval.empty()) return {};
@@ -412,22 +410,20 @@ void add_rules(OptionTable<Recipe>& table) {
                                     kSmallestFloat);
                });
   }
-  table.rule({"optim.decay_ratio", "optim.lr_scheduler_type"}, "`optim.decay_ratio` is for `lr_scheduler_type: wsd`.",
-             [](const Recipe& recipe) -> std::string {
-               if (recipe.optim.lr_scheduler_type == "wsd" || recipe.optim.decay_ratio == OptimSection{}.decay_ratio) {
-                 return {};
-               }
-               return fmt::format(
-                   "optim.decay_ratio is for lr_scheduler_type wsd, but that is {}; leave decay_ratio "
-                   "out, or set lr_scheduler_type: wsd",
-                   recipe.optim.lr_scheduler_type);
-             });
-  table.rule({"optim.min_lr_ratio", "optim.lr_scheduler_type"},
-             "`optim.min_lr_ratio` is not for `lr_scheduler_type: constant`.", [](const Recipe& recipe) -> std::string {
-               if (recipe.optim.lr_scheduler_type != "constant" || recipe.optim.min_lr_ratio == 0.0) return {};
-               return "optim.min_lr_ratio says where a falling rate ends, but lr_scheduler_type is constant; leave it "
-                      "out, or use cosine, linear or wsd";
-             });
+  table.idle_rule("optim.decay_ratio", "`optim.decay_ratio` is for `lr_scheduler_type: wsd`.",
+                  [](const Recipe& recipe) -> std::string {
+                    if (recipe.optim.lr_scheduler_type == "wsd") return {};
+                    return fmt::format(
+                        "optim.decay_ratio is for lr_scheduler_type wsd, but that is {}; leave decay_ratio "
+                        "out, or set lr_scheduler_type: wsd",
+                        recipe.optim.lr_scheduler_type);
+                  });
+  table.idle_rule("optim.min_lr_ratio", "`optim.min_lr_ratio` is not for `lr_scheduler_type: constant`.",
+                  [](const Recipe& recipe) -> std::string {
+                    if (recipe.optim.lr_scheduler_type != "constant") return {};
+                    return "optim.min_lr_ratio says where a falling rate ends, but lr_scheduler_type is constant; "
+                           "leave it out, or use cosine, linear or wsd";
+                  });
   table.rule(
       {"parallel.zero"}, "`parallel.zero` 2 and 3 are not in this version; the nearest is 1.",
       [](const Recipe& recipe) -> std::string {
@@ -473,8 +469,9 @@ OptionTable<Recipe> make_recipe_table() {
 }
 
 // sp_size where it was not given: from ulysses_size x ring_size, and from --ranks, which must agree with whatever is.
-void settle_ranks(Recipe& recipe, const GivenOptions& given, std::optional<int64_t> ranks) {
+void settle_ranks(Recipe& recipe, std::optional<int64_t> ranks) {
   ParallelSection& p = recipe.parallel;
+  GivenOptions& given = recipe.given;
   const bool sp_given = given.contains("parallel.sp_size");
   const int64_t sizes = std::max<int64_t>(1, p.ulysses_size) * std::max<int64_t>(1, p.ring_size);
   if (!ranks) {
@@ -514,6 +511,7 @@ void settle_ranks(Recipe& recipe, const GivenOptions& given, std::optional<int64
                     p.dp_shard_size > 1 && *ranks % p.dp_replicate_size != 0 ? "both of them" : name));
   }
   p.sp_size = *ranks / dp;
+  given.add("parallel.sp_size", fmt::format("--ranks {}", *ranks));
 }
 
 // `path` as it is meant when written in `folder`.
@@ -530,9 +528,9 @@ std::string resolve_path(const std::string& path, const std::string& folder, con
   return (std::filesystem::path(folder) / given).lexically_normal().string();
 }
 
-void resolve_paths(Recipe& recipe, const GivenOptions& given, const std::string& folder, OptionMistakes& mistakes) {
+void resolve_paths(Recipe& recipe, const std::string& folder, OptionMistakes& mistakes) {
   const auto resolve = [&](std::string& path, const std::string& name, const std::string& recipe_folder) {
-    const std::string where = given.where(name);
+    const std::string where = recipe.given.where(name);
     const std::string& base = where.starts_with("--set ") ? std::string() : recipe_folder;
     mistakes.collect([&] { path = resolve_path(path, base, where); }, {name});
   };
@@ -552,14 +550,14 @@ const OptionTable<Recipe>& recipe_table() {
 
 namespace {
 
-// Reads, overrides and checks; what is wrong is collected. `given` says afterwards what was given, and where.
+// Reads, overrides and checks; what is wrong is collected.
 Recipe read_recipe(const std::string& text, const std::string& file, const std::string& folder,
-                   const RecipeOverrides& overrides, GivenOptions& given, OptionMistakes& mistakes) {
+                   const RecipeOverrides& overrides, OptionMistakes& mistakes) {
   const OptionTable<Recipe>& table = recipe_table();
   const OptionCatalog& catalog = table.catalog();
   Recipe recipe;
   // Where it is not even YAML nothing can be said about the rest.
-  if (!mistakes.collect([&] { table.apply(catalog.read_yaml(text, file, mistakes), recipe, given); })) {
+  if (!mistakes.collect([&] { table.apply(catalog.read_yaml(text, file, mistakes), recipe, recipe.given); })) {
     mistakes.throw_if_any();
   }
   std::vector<std::string> assignments = overrides.assignments;
@@ -568,22 +566,23 @@ Recipe read_recipe(const std::string& text, const std::string& file, const std::
   for (const std::string& assignment : assignments) {
     mistakes.collect([&] { settings.push_back(catalog.read_assignment(assignment)); }, catalog.options_of(assignment));
   }
-  table.apply(settings, recipe, given);
+  table.apply(settings, recipe, recipe.given);
   const bool sizes_are_known = !mistakes.concern("parallel.sp_size") && !mistakes.concern("parallel.ulysses_size") &&
                                !mistakes.concern("parallel.ring_size") &&
                                !mistakes.concern("parallel.dp_replicate_size") &&
                                !mistakes.concern("parallel.dp_shard_size");
   if (sizes_are_known) {
-    mistakes.collect([&] { settle_ranks(recipe, given, overrides.ranks); }, {"parallel.sp_size"});
+    mistakes.collect([&] { settle_ranks(recipe, overrides.ranks); }, {"parallel.sp_size"});
   }
-  table.check(recipe, given, file, mistakes);
-  resolve_paths(recipe, given, folder, mistakes);
+  table.check(recipe, recipe.given, file, mistakes);
+  resolve_paths(recipe, folder, mistakes);
   return recipe;
 }
 
 // What a recipe names must be there. Whether it is what it should be is found when it is opened.
-void check_files(const Recipe& recipe, const GivenOptions& given, OptionMistakes& mistakes) {
+void check_files(const Recipe& recipe, OptionMistakes& mistakes) {
   namespace fs = std::filesystem;
+  const GivenOptions& given = recipe.given;
   std::error_code error;
   if (!mistakes.concern("model.path") && !fs::is_directory(recipe.model.path, error)) {
     mistakes.add(fmt::format("{}: model.path: {}: {}; it is a Hugging Face model directory, with a config.json in it",
@@ -612,9 +611,8 @@ void check_files(const Recipe& recipe, const GivenOptions& given, OptionMistakes
 
 Recipe parse_recipe(const std::string& text, const std::string& file, const std::string& folder,
                     const RecipeOverrides& overrides) {
-  GivenOptions given;
   OptionMistakes mistakes;
-  Recipe recipe = read_recipe(text, file, folder, overrides, given, mistakes);
+  Recipe recipe = read_recipe(text, file, folder, overrides, mistakes);
   mistakes.throw_if_any();
   return recipe;
 }
@@ -631,11 +629,11 @@ Recipe load_recipe(const std::string& path, const RecipeOverrides& overrides) {
   std::ostringstream text;
   text << file.rdbuf();
   if (file.bad()) throw FileError(path + ": cannot read the recipe");
-  GivenOptions given;
   OptionMistakes mistakes;
   Recipe recipe =
-      read_recipe(text.str(), path, std::filesystem::path(path).parent_path().string(), overrides, given, mistakes);
-  check_files(recipe, given, mistakes);
+      read_recipe(text.str(), path, std::filesystem::path(path).parent_path().string(), overrides, mistakes);
+  check_files(recipe, mistakes);
+  check_run(recipe, mistakes);
   mistakes.throw_if_any();
   return recipe;
 }
@@ -651,7 +649,7 @@ std::string resolved_recipe_text(const Recipe& recipe) {
   absolute(resolved.data.cache_dir);
   absolute(resolved.train.output_dir);
   return recipe_table().write_yaml(resolved,
-                                   "Every option of this run. Train it again with: ithaca train config.yaml "
+                                   "Every option that this run went by. Train it again with: ithaca train config.yaml "
                                    "--set train.output_dir=ANOTHER_FOLDER");
 }
 

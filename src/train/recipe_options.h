@@ -27,7 +27,8 @@ struct RecipeOverrides {
   std::optional<std::string> backend;    // train.backend
 };
 
-// Reads and checks the recipe file `path`, and that the model and the files that it names are there. Throws
+// Reads and checks the recipe file `path`, that the model and the files that it names are there, and what the model and
+// this machine say about it without the data (check_run in train/plan_run.h). Throws
 // ConfigurationError, which says everything that is wrong: several mistakes are ConfigurationMistakes.
 Recipe load_recipe(const std::string& path, const RecipeOverrides& overrides = {});
 
@@ -36,8 +37,8 @@ Recipe load_recipe(const std::string& path, const RecipeOverrides& overrides = {
 Recipe parse_recipe(const std::string& text, const std::string& file, const std::string& folder,
                     const RecipeOverrides& overrides = {});
 
-// The recipe as YAML with every option's value and absolute paths: what a run folder keeps as config.yaml. Reading it
-// gives the same recipe.
+// The recipe as YAML with absolute paths and the value of every option that has an effect: what a run folder keeps as
+// config.yaml. Reading it gives the same recipe.
 std::string resolved_recipe_text(const Recipe& recipe);
 
 // The text of docs/config.md.

@@ -383,6 +383,64 @@ TEST(RecipeOptions, OptionsThatWouldBeIgnoredAreErrors) {
   EXPECT_EQ(set_error({"optim.decay_ratio=0.2", "optim.lr_scheduler_type=wsd"}), "no error");
   EXPECT_THAT(set_error({"optim.min_lr_ratio=0.1", "optim.lr_scheduler_type=constant"}),
               testing::HasSubstr("lr_scheduler_type is constant"));
+  // Given with the default, they are ignored no less.
+  EXPECT_THAT(
+      set_error({"train.max_steps=3", "train.num_train_epochs=1"}),
+      testing::StartsWith("--set train.num_train_epochs=1: train.max_steps 3 and train.num_train_epochs 1 both"));
+  EXPECT_THAT(set_error({"optim.decay_ratio=0.1"}), testing::HasSubstr("is for lr_scheduler_type wsd"));
+  EXPECT_THAT(set_error({"optim.min_lr_ratio=0", "optim.lr_scheduler_type=constant"}),
+              testing::HasSubstr("lr_scheduler_type is constant"));
+  EXPECT_EQ(set_error({"train.max_steps=3"}), "no error");
+  EXPECT_EQ(set_error({"train.max_steps=0", "train.num_train_epochs=1"}), "no error");
+  EXPECT_EQ(set_error({"optim.lr_scheduler_type=constant"}), "no error");
+}
+
+// What is known without the data is told with everything else, and says where it was given.
+TEST(RecipeOptions, WhatTheModelAndTheMachineRuleOutIsToldAtOnce) {
+  const std::string folder = testing::TempDir() + "recipe_machine";
+  std::filesystem::create_directories(folder);
+  const std::string path = folder + "/run.yaml";
+  std::ofstream(path) << "model:\n  path: " ITHACA_SOURCE_DIR
+                         "/tests/data/models/llama-plain\n"
+                         "  compute_dtype: bfloat16\n  rope_theta: 0\n  rope_scaling: [spline:2]\n"
+                         "data: {train: run.yaml}\nparallel: {transport: nccl, schedule: ulysses, sp_size: 5}\n"
+                         "optim: {lr: 1}\ntrain: {output_dir: out}\n";
+  try {
+    load_recipe(path, {{"train.backend=cpu"}, {}, {}});
+    FAIL() << "nothing was wrong";
+  } catch (const ConfigurationMistakes& mistakes) {
+    EXPECT_THAT(mistakes.lines(),
+                testing::UnorderedElementsAre(
+                    testing::StartsWith(path + ":3:18: model.compute_dtype bfloat16: the CPU"),
+                    testing::StartsWith(path + ":4:15: model.rope_theta: \"0\": a number above 1"),
+                    testing::StartsWith(path + ":5:17: model.rope_scaling: \"spline:2\": none, linear:4"),
+                    testing::StartsWith(path + ":7:23: parallel.transport nccl: NCCL moves"),
+                    testing::StartsWith(path + ":7:39: parallel.ulysses_size: 5 ulysses ranks cannot share 4"),
+                    testing::HasSubstr("\"lr\" is optim.learning_rate here")));
+  }
+  const std::string sound = "model: {path: " ITHACA_SOURCE_DIR
+                            "/tests/data/models/llama-plain}\n"
+                            "data: {train: run.yaml}\ntrain: {output_dir: out, backend: cpu}\n";
+  std::ofstream(path) << sound;
+  EXPECT_NO_THROW(load_recipe(path));
+  const auto error_with = [&](const std::vector<std::string>& assignments, std::optional<int64_t> ranks = {}) {
+    try {
+      load_recipe(path, {assignments, ranks, {}});
+    } catch (const ConfigurationError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(error_with({"memory.limit_gib=0.00001"}),
+              testing::StartsWith("--set memory.limit_gib=0.00001: memory.limit_gib 1e-05 is not enough"));
+  EXPECT_THAT(error_with({"parallel.schedule=ulysses"}, 5),
+              testing::StartsWith("--set parallel.schedule=ulysses: parallel.ulysses_size: 5"));
+  EXPECT_THAT(error_with({"parallel.ulysses_size=8"}),
+              testing::StartsWith("--set parallel.ulysses_size=8: parallel.ulysses_size: 8"));
+  // A model that cannot be opened is left to those who open it.
+  std::ofstream(path) << "model: {path: .}\ndata: {train: run.yaml}\ntrain: {output_dir: out, backend: cpu}\n";
+  EXPECT_NO_THROW(load_recipe(path));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(RecipeOptions, ResolvedRecipeReadsBackTheSame) {
@@ -393,6 +451,10 @@ TEST(RecipeOptions, ResolvedRecipeReadsBackTheSame) {
   EXPECT_EQ(back.parallel.sp_size, 4);
   EXPECT_EQ(back.optim.learning_rate, 0.0003);
   EXPECT_EQ(resolved_recipe_text(back), text);
+  // What has no effect is left out: given, it would be a mistake.
+  const std::string with_steps = resolved_recipe_text(parse("", {{"train.max_steps=7"}, {}, {}}));
+  EXPECT_THAT(with_steps, testing::Not(testing::HasSubstr("num_train_epochs")));
+  EXPECT_EQ(resolved_recipe_text(parse_recipe(with_steps, "config.yaml", "")), with_steps);
 }
 
 TEST(RecipeOptions, RecipeFilesThatCannotBeRead) {
