@@ -74,6 +74,12 @@ double exposed_communication(const CommunicationTimes& times) {
 
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
                                      int64_t tokens_per_rank, int64_t element_bytes) {
+  const int64_t of_all_hops = (int64_t{sizes.ring_size} - 1) * sizes.ulysses_size * tokens_per_rank;
+  return communication_cost(sizes, heads, ulysses_rank, tokens_per_rank, element_bytes, {of_all_hops, of_all_hops});
+}
+
+CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
+                                     int64_t tokens_per_rank, int64_t element_bytes, const RingTraffic& ring) {
   check_schedule_sizes(sizes, heads);
   const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
   const int64_t query_heads = deal.query_heads(ulysses_rank).count();
@@ -96,9 +102,9 @@ CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape
   }
   const int64_t hops = sizes.ring_size - 1;
   if (hops > 0) {
-    const int64_t elements = hops * sizes.ulysses_size * tokens_per_rank * key_heads * key_value_size;
-    cost.forward_bytes += elements * element_bytes;
-    cost.backward_bytes += elements * (element_bytes + kGradientBytes);
+    const int64_t token_elements = key_heads * key_value_size;
+    cost.forward_bytes += ring.key_tokens * token_elements * element_bytes;
+    cost.backward_bytes += token_elements * (ring.key_tokens * element_bytes + ring.gradient_tokens * kGradientBytes);
     // The calls for one group of heads: keys and values of every hop, or two gatherings.
     const int64_t calls = sizes.kind == ScheduleKind::all_gather ? 2 : 2 * hops;
     int64_t groups = 0;

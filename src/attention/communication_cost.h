@@ -11,13 +11,15 @@
 //     forward   U s c_r (Dqk + Dv) e
 //     backward  U s c_r (Dqk + Dv) (e + 4)
 //               (keys and values again; float32 dK, dV)
-// Causality on a contiguous layout, documents and windows let ring hops be skipped: then less is sent.
+// Causality on a contiguous layout, documents and windows let ring hops be skipped: then less is sent. What a plan says
+// that a rank sends takes the place of U s where it is given.
 // Thread-safety: pure functions.
 #pragma once
 
 #include <cstdint>
 
 #include "attention/schedule.h"
+#include "attention/sequence_attention.h"
 
 namespace ithaca {
 
@@ -34,6 +36,9 @@ void check_schedule_sizes(const ScheduleSizes& sizes, const HeadShape& heads);
 // Of ulysses rank `ulysses_rank`; the same for all its ring ranks.
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
                                      int64_t tokens_per_rank, int64_t element_bytes);
+// The same of a ring rank that sends `ring`. Exchanges are counted as if no hop were skipped.
+CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
+                                     int64_t tokens_per_rank, int64_t element_bytes, const RingTraffic& ring);
 
 // What hides the last trip of dK and dV home, as a share of the attention of one hop: half of the heads' attention to
 // the own keys, which a ring keeps for that where a call has several key heads. Otherwise nothing does.

@@ -37,6 +37,14 @@ struct SequencePlan {
   int owner_at(int hop) const { return (ring_rank - hop % ring_size + ring_size) % ring_size; }
 };
 
+// Tokens that a ring rank sends: keys and values in each of forward and backward, and dK and dV in backward.
+struct RingTraffic {
+  int64_t key_tokens = 0;
+  int64_t gradient_tokens = 0;
+};
+// By the rank of the plan. `gathers`: by all_gather, which sends all or nothing, not by a ring.
+RingTraffic ring_traffic(const SequencePlan& plan, bool gathers);
+
 SequencePlan make_sequence_plan(Layout layout, const Documents& documents, const MaskRule& mask, int ring_rank,
                                 int ring_size);
 

@@ -11,6 +11,30 @@ bool SequencePlan::needs_exchange() const {
   });
 }
 
+RingTraffic ring_traffic(const SequencePlan& plan, bool gathers) {
+  const auto tokens_of = [&](int owner) { return plan.tokens[static_cast<size_t>(owner)]; };
+  const int self = plan.ring_rank;
+  RingTraffic traffic;
+  if (gathers) {
+    if (!plan.needs_exchange()) return traffic;
+    for (int rank = 0; rank < plan.ring_size; ++rank) {
+      if (rank == self) continue;
+      traffic.key_tokens += tokens_of(self);
+      traffic.gradient_tokens += tokens_of(rank);
+    }
+    return traffic;
+  }
+  for (int hop = 0; hop < plan.ring_size; ++hop) {
+    const int held = plan.owner_at(hop);
+    const bool is_held = plan.is_needed(held, hop);
+    if (is_held && plan.is_needed(held, hop + 1)) traffic.key_tokens += tokens_of(held);
+    if (!plan.is_needed(self, hop) && plan.is_needed(self, hop + 1)) traffic.key_tokens += tokens_of(self);
+    // What the attention to a shard gives goes on to the neighbour or home.
+    if (hop > 0 && is_held) traffic.gradient_tokens += tokens_of(held);
+  }
+  return traffic;
+}
+
 SequencePlan make_sequence_plan(Layout layout, const Documents& documents, const MaskRule& mask, int ring_rank,
                                 int ring_size) {
   std::vector<Shard> shards;

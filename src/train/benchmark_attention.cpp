@@ -196,8 +196,12 @@ class AttentionMeasurement {
       row.forward_seconds = prediction.forward_seconds;
       row.backward_seconds = prediction.backward_seconds;
       row.exposed_share = prediction.exposed_seconds / (row.forward_seconds + row.backward_seconds);
+      // Of rank 0, as the measured rows have it: from the plan by which it would send.
+      const SequencePlan plan =
+          make_sequence_plan(split.layout, documents_, MaskRule{true, benchmark_.window}, 0, split.sizes.ring_size);
       const CommunicationCost cost =
-          communication_cost(split.sizes, benchmark_.heads, 0, ceiling_divide(tokens_, split.ranks), element_bytes);
+          communication_cost(split.sizes, benchmark_.heads, 0, ceiling_divide(tokens_, split.ranks), element_bytes,
+                             ring_traffic(plan, split.sizes.kind == ScheduleKind::all_gather));
       row.bytes_sent = cost.forward_bytes + cost.backward_bytes;
       complete(row, split.ranks);
     } catch (const OutOfMemoryError& error) {

@@ -228,8 +228,9 @@ RankAttention measure_rank_attention(const BackendChoice& choice, const Schedule
   check_schedule_sizes(sizes, heads);
   const SequencePlan plan = busiest_plan(sizes, layout, documents, mask);
   RankAttention result;
+  const bool gathers = sizes.kind == ScheduleKind::all_gather;  // from all ranks or from none
   for (int hop = 1; hop < plan.ring_size; ++hop) {
-    if (!plan.tasks[static_cast<size_t>(plan.owner_at(hop))].empty()) ++result.hops;
+    if (gathers ? plan.needs_exchange() : !plan.tasks[static_cast<size_t>(plan.owner_at(hop))].empty()) ++result.hops;
   }
   run_thread_ranks(1, {}, [&](ThreadRank& thread) {
     const std::unique_ptr<Backend> backend = make_backend(choice, thread.rank(), thread.size(), 0);

@@ -243,6 +243,33 @@ TEST(AttentionBenchmark, OneTableHasSchedulesThatFitAndSaysWhichDoNot) {
                  testing::Pair("8 predicted", testing::UnorderedElementsAre("hybrid:2x2", "ulysses"))));
 }
 
+// Predicted and measured for the same ranks: hops that nobody needs are in neither.
+TEST(AttentionBenchmark, PredictionsSendWhatIsSent) {
+  for (const int ranks : {3, 4, 7}) {
+    for (const auto& [window, mean] : {std::pair(0, 0), std::pair(5, 0), std::pair(0, 40), std::pair(64, 30)}) {
+      AttentionBenchmark benchmark;
+      benchmark.backend = cpu();
+      benchmark.heads = heads(4, 2, 8);
+      benchmark.tokens = {ranks * 60 + 2};
+      benchmark.window = window;
+      if (mean > 0) benchmark.documents = {{DocumentMix::Kind::exponential, mean}};
+      benchmark.ranks = ranks;
+      benchmark.predicted_ranks = {ranks};
+      benchmark.schedules = {"ring:contiguous", "ring:zigzag", "ring:striped", "all_gather:contiguous"};
+      benchmark.seconds_per_measurement = 1e-4;
+      std::map<std::string, int64_t> sent;
+      for (const AttentionBenchmarkRow& row : run_attention_benchmark(benchmark, [](const AttentionBenchmarkRow&) {})) {
+        if (row.ranks == 1) continue;
+        const auto [found, fresh] = sent.emplace(row.schedule, row.bytes_sent);
+        EXPECT_EQ(row.bytes_sent, found->second) << row.schedule << " " << ranks << " " << window << " " << mean;
+        EXPECT_NE(fresh, row.predicted);
+      }
+      EXPECT_EQ(sent.size(), 4u);
+      EXPECT_EQ(window > 0 && sent.at("ring:contiguous") >= sent.at("all_gather:contiguous"), false);
+    }
+  }
+}
+
 TEST(AttentionBenchmark, UnreadableSchedulesAreErrors) {
   AttentionBenchmark benchmark;
   benchmark.backend = cpu();
