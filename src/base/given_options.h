@@ -21,7 +21,7 @@ class GivenOptions {
   }
 
   // Texts about an option begin with its full name: `text` behind the place where that was given, or the first of the
-  // options `or_else` that was. Unchanged where none was.
+  // options `or_else` that was. Unchanged where none was, and where a place is there already.
   std::string located(const std::string& text, const std::vector<std::string>& or_else = {}) const;
 
  private:
