@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "checkpoint/hugging_face.h"
+#include "cli/number_option.h"
 #include "cli/program.h"
 #include "cli/progress.h"
 #include "cli/sequence_view.h"
@@ -114,14 +115,14 @@ void write_samples(const InspectDataArguments& arguments, const PackedDataset& d
 CLI::App* declare_inspect_data(CLI::App& inspect, InspectDataArguments& arguments) {
   CLI::App* command = inspect.add_subcommand("data", "Show a recipe's training data as the model will see it");
   command->add_option("recipe", arguments.recipe, "The recipe, a YAML file")->required();
-  command->add_option("--samples", arguments.samples, "How many sequences of the step to show (default 3)")
+  add_number(command, "--samples", arguments.samples, "How many sequences of the step to show (default 3)")
       ->type_name("N");
-  command->add_option("--step", arguments.step, "Whose sequences (default 1, the first)")->type_name("N");
-  command->add_option("--tokens", arguments.tokens, "How many tokens of each (default 400)")->type_name("N");
+  add_number(command, "--step", arguments.step, "Whose sequences (default 1, the first)")->type_name("N");
+  add_number(command, "--tokens", arguments.tokens, "How many tokens of each (default 400)")->type_name("N");
   command->add_option("--set", arguments.assignments, "An option of the recipe, section.name=value; may be repeated")
       ->type_name("OPTION")
       ->allow_extra_args(false);
-  command->add_option("--ranks", arguments.ranks, "How many ranks the run would have")->type_name("N");
+  add_number(command, "--ranks", arguments.ranks, "How many ranks the run would have")->type_name("N");
   command->footer(
       "In a terminal what is trained is green; elsewhere, and with NO_COLOR, it stands between \u27e8 and \u27e9. "
       "\u2502N\u2502 begins the part of rank N, \u00b6 ends a document, \u2026 is followed by the label of a "
@@ -167,7 +168,7 @@ int inspect_data_command(const InspectDataArguments& arguments, const TerminalSt
   write_totals(recipe, *data, out);
   write_histograms(*data, data->stages()[static_cast<size_t>(loader.position(arguments.step - 1).stage)], out);
   row(out, "steps",
-      fmt::format("{} of {}", format_count(decisions.steps), plural(loader.sequences_per_step(), "sequence")));
+      fmt::format("{} of {}", format_count(decisions.steps), plural(loader.most_sequences_in_a_step(), "sequence")));
   write_balance(loader, decisions, out);
 
   const bool has_text = data->summary().format != "input_ids" && data->summary().format != "tokens";

@@ -24,6 +24,7 @@
 #include "cli/inspect.h"
 #include "cli/inspect_data_command.h"
 #include "cli/manual_page.h"
+#include "cli/number_option.h"
 #include "cli/output_file.h"
 #include "cli/progress.h"
 #include "cli/report_command.h"
@@ -161,10 +162,8 @@ void declare_train(CLI::App& app, Arguments& arguments) {
   command->add_option("--set", arguments.assignments, "An option of the recipe, section.name=value; may be repeated")
       ->type_name("OPTION")
       ->allow_extra_args(false);
-  command
-      ->add_option(
-          "--ranks", arguments.ranks,
-          "How many ranks run: sp_size x dp_replicate_size x dp_shard_size; sets sp_size where the recipe does not")
+  add_number(command, "--ranks", arguments.ranks,
+             "How many ranks run: sp_size x dp_replicate_size x dp_shard_size; sets sp_size where the recipe does not")
       ->type_name("N");
   command->add_option("--backend", arguments.backend, "Where it computes: auto, cpu or cuda (train.backend)")
       ->type_name("NAME");
@@ -389,6 +388,15 @@ int dispatch(int argument_count, const char* const* argument_texts, std::ostream
     const std::string advice = advice_for_flags(*command, name, argument_count, argument_texts);
     if (!advice.empty()) throw ConfigurationError(advice);
     const std::string unexpected = unexpected_words(app, argument_count, argument_texts);
+    // "--steps: At Most 1 required but received 2"
+    if (stop.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) {
+      for (const CLI::Option* option : command->get_options()) {
+        const size_t times = option->count();
+        if (times < 2 || std::string_view(stop.what()).find(option->get_name() + ":") != 0) continue;
+        throw ConfigurationError(
+            fmt::format("{} is given {} times, but takes one value; leave the others out", option->get_name(), times));
+      }
+    }
     const bool is_extra = stop.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
     throw ConfigurationError(fmt::format(
         "{}; see {} --help",
