@@ -91,10 +91,10 @@ Buffer Arena::allocate(std::string_view name, MemoryClass memory_class, DType dt
   Tensor tensor = Tensor::contiguous(nullptr, dtype, extents);
   int64_t bytes = 0;
   if (__builtin_mul_overflow(tensor.element_count(), element_size(dtype), &bytes) || bytes > offsets_.capacity()) {
-    throw_out_of_memory(name, tensor);
+    throw_out_of_memory(name, memory_class, tensor);
   }
   const std::optional<int64_t> offset = offsets_.allocate(bytes);
-  if (!offset) throw_out_of_memory(name, tensor);
+  if (!offset) throw_out_of_memory(name, memory_class, tensor);
   const int64_t size = offsets_.rounded(bytes);
   try {
     order_after_previous_use(*offset, *offset + size, stream);
@@ -202,7 +202,7 @@ void Arena::reset_peak() {
   usage_.peak_by_class = usage_.current_by_class;
 }
 
-void Arena::throw_out_of_memory(std::string_view name, const Tensor& wanted) const {
+void Arena::throw_out_of_memory(std::string_view name, MemoryClass memory_class, const Tensor& wanted) const {
   const int64_t free_bytes = offsets_.capacity() - offsets_.used();
   int64_t bytes = 0;
   const bool fits_int64 = !__builtin_mul_overflow(wanted.element_count(), element_size(wanted.dtype), &bytes);
@@ -228,7 +228,13 @@ void Arena::throw_out_of_memory(std::string_view name, const Tensor& wanted) con
         fmt::format("{} \"{}\" {}", index == 0 ? "" : ",", largest[index]->name, format_bytes(largest[index]->size));
   }
   text += ".";
-  if (advice_) text += " What would help: " + advice_(usage_);
+  if (advice_) {
+    // With what there was no room for: it says best what the memory is for.
+    MemoryUsage usage = usage_;
+    int64_t& of_class = usage.current_by_class[static_cast<size_t>(memory_class)];
+    if (!fits_int64 || __builtin_add_overflow(of_class, bytes, &of_class)) of_class = INT64_MAX / kMemoryClasses;
+    text += " What would help: " + advice_(usage);
+  }
   throw OutOfMemoryError(text);
 }
 

@@ -104,7 +104,7 @@ class Arena {
   void order_after_previous_use(int64_t begin, int64_t end, Stream& stream);
   void guard(int64_t begin, int64_t end, Stream& stream) noexcept;
   void unguard(int64_t begin, int64_t bytes, int64_t size, Stream& stream);
-  [[noreturn]] void throw_out_of_memory(std::string_view name, const Tensor& wanted) const;
+  [[noreturn]] void throw_out_of_memory(std::string_view name, MemoryClass memory_class, const Tensor& wanted) const;
 
   Backend& backend_;
   Tier tier_;

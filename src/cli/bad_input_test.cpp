@@ -339,7 +339,10 @@ TEST_F(BadInputTest, Recipes) {
   with_recipe(whole + "parallel: {schedul: ring}\n", {file + ":4:12", "did you mean \"schedule\"?"});
   with_recipe(whole + "parallel: {schedule: rings}\n", {file + ":4:22", "Did you mean \"ring\"?"});
   with_recipe(whole + "cp_size: 4\n", {file + ":4:1", "\"cp_size\" is parallel.sp_size here"});
-  with_recipe(whole + "memory: {limit_gib: 0.00001}\n", {"memory.limit_gib 1e-05 is not enough", "of optimizer state"});
+  with_recipe(whole + "memory: {limit_gib: 0.00001}\n",
+              {file + ":4:21: memory.limit_gib 1e-05 is not enough", "of optimizer state"});
+  with_recipe(whole + "parallel: {sp_size: 5, schedule: ulysses}\n",
+              {file + ":4:34: parallel.ulysses_size: 5 ulysses"});
 
   folder_.write("run.yaml", whole + "optim: {lr: 1, adam_beta1: 2}\nparallel:\n  ring_size: many\n");
   const std::set<std::string> before = everything();

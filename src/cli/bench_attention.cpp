@@ -36,11 +36,6 @@ nlohmann::ordered_json raw_attention(const AttentionBenchmarkRow& row, const Bac
   return line;
 }
 
-// A share that may not have been measured.
-std::string percent(double share) {
-  return share > 0.0 ? fmt::format("{:.1f}%", 100.0 * share) : "-";
-}
-
 }  // namespace
 
 int bench_attention(const BenchArguments& arguments, const BackendChoice& backend, RawRows& raw, std::ostream& out) {
@@ -72,7 +67,9 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
                      "both", "of dense", "exposed", "sent");
   bool all_ran = true;
   bool any_predicted = false;
-  run_attention_benchmark(benchmark, [&](const AttentionBenchmarkRow& row) {
+  run_attention_benchmark(benchmark, [&](const AttentionBenchmarkRow& measured) {
+    AttentionBenchmarkRow row = measured;
+    row.unfit = in_flags(row.unfit, BenchFlags::of_others);
     raw.add(raw_attention(row, backend, benchmark.heads));
     out << fmt::format("{:>9} {:<16} {:>5} {:<20} ", row.tokens,
                        row.documents.kind == DocumentMix::Kind::one ? "one" : document_mix_text(row.documents),

@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/hugging_face.h"
 #include "cli/bench_tables.h"
+#include "cli/number_option.h"
 #include "cli/output_file.h"
 #include "cli/progress.h"
 
@@ -108,6 +110,38 @@ std::string device_text(const BackendChoice& backend, int ranks) {
                      backend.deterministic ? ", deterministic" : "");
 }
 
+std::string in_flags(std::string text, BenchFlags flags) {
+  using Names = std::vector<std::pair<std::string_view, std::string_view>>;
+  // The longer ones first. What there is no flag for goes.
+  static const Names all = {
+      {" or parallel.dp_shard_size", ""}, {"; or smaller tiles (memory.mlp_tile, memory.loss_tile)", ""},
+      {"train.backend: ", "--backend "},  {"train.backend", "--backend"},
+      {"model.compute_dtype", "--dtype"}, {"parallel.transport", "--transport"},
+      {"parallel.sp_size", "--ranks"},    {"data.max_length", "--tokens"}};
+  static const Names of_step = {{"memory.recompute: ", "--recompute "},
+                                {"memory.limit_gib", "--limit-gib"},
+                                {"parallel.zero: ", "--zero "},
+                                {"parallel.schedule", "--schedule"},
+                                {"parallel.ulysses_size", "--ulysses-size"},
+                                {"parallel.ring_size", "--ring-size"},
+                                {"ulysses_size", "--ulysses-size"},
+                                {"ring_size", "--ring-size"},
+                                {"sp_size", "--ranks"}};
+  static const Names of_others = {{"parallel.", ""}};
+  for (const Names* names : {&all, flags == BenchFlags::of_step ? &of_step : &of_others}) {
+    for (const auto& [name, flag] : *names) {
+      for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + flag.size())) {
+        text.replace(at, name.size(), flag);
+      }
+    }
+  }
+  return text;
+}
+
+std::string percent(double share) {
+  return share > 0.0 ? fmt::format("{:.1f}%", 100.0 * share) : "-";
+}
+
 std::string transport_text(const BackendChoice& backend, int ranks) {
   return std::min(ranks, backend.devices) > 1 ? fmt::format(", {}", transport_name(backend.transport)) : "";
 }
@@ -142,9 +176,11 @@ int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, Ra
       << std::flush;
   for (const int64_t tokens : tokens_or(arguments, backend)) {
     const GemmBenchmarkResult result = run_gemm_benchmark(backend, model, tokens);
-    out << fmt::format(
-        "\n{} tokens; a large product reaches {:.3f} TFLOP/s\n{:<36} {:>8} {:>8} {:>8} {:>9} {:>9} {:>7}\n", tokens,
-        tera(result.gemm_peak), "product", "rows", "columns", "depth", "ms", "TFLOP/s", "peak");
+    out << fmt::format("\n{} tokens; {}\n{:<36} {:>8} {:>8} {:>8} {:>9} {:>9} {:>7}\n", tokens,
+                       result.gemm_peak > 0.0
+                           ? fmt::format("a large product reaches {:.3f} TFLOP/s", tera(result.gemm_peak))
+                           : "there is no memory for a large product to compare with",
+                       "product", "rows", "columns", "depth", "ms", "TFLOP/s", "peak");
     for (const GemmBenchmarkRow& row : result.rows) {
       nlohmann::ordered_json line = raw_row("gemm", backend, 1);
       line["tokens"] = tokens;
@@ -156,8 +192,8 @@ int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, Ra
       line["flops_per_second"] = row.flops_per_second;
       line["peak_share"] = row.peak_share;
       raw.add(line);
-      out << fmt::format("{:<36} {:>8} {:>8} {:>8} {:>9.4f} {:>9.3f} {:>6.1f}%\n", row.name, row.rows, row.columns,
-                         row.depth, 1e3 * row.seconds, tera(row.flops_per_second), 100.0 * row.peak_share);
+      out << fmt::format("{:<36} {:>8} {:>8} {:>8} {:>9.4f} {:>9.3f} {:>7}\n", row.name, row.rows, row.columns,
+                         row.depth, 1e3 * row.seconds, tera(row.flops_per_second), percent(row.peak_share));
     }
   }
   return 0;
@@ -166,10 +202,9 @@ int bench_gemm(const BenchArguments& arguments, const BackendChoice& backend, Ra
 namespace {
 
 void add_tokens(CLI::App* command, BenchArguments& arguments) {
-  command
-      ->add_option("--tokens", arguments.tokens,
-                   fmt::format("Lengths of the sequence, separated by commas; {} on a GPU, {} on a CPU where not given",
-                               kDefaultBenchTokensOnGpu, kDefaultBenchTokensOnCpu))
+  add_number(command, "--tokens", arguments.tokens,
+             fmt::format("Lengths of the sequence, separated by commas; {} on a GPU, {} on a CPU where not given",
+                         kDefaultBenchTokensOnGpu, kDefaultBenchTokensOnCpu))
       ->delimiter(',')
       ->type_name("LIST");
 }
@@ -195,8 +230,8 @@ void add_model(CLI::App* command, BenchArguments& arguments) {
 }
 
 void add_ranks(CLI::App* command, BenchArguments& arguments) {
-  command
-      ->add_option("--ranks", arguments.ranks, "Ranks that share the sequence; on GPUs one each, as far as there are")
+  add_number(command, "--ranks", arguments.ranks,
+             "Ranks that share the sequence; on GPUs one each, as far as there are")
       ->type_name("N")
       ->capture_default_str();
 }
@@ -242,24 +277,23 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
   step->add_option("--layout", arguments.layout, "auto, contiguous, zigzag or striped")
       ->type_name("NAME")
       ->capture_default_str();
-  step->add_option("--ulysses-size", arguments.ulysses_size, "For hybrid; 0: chosen")
+  add_number(step, "--ulysses-size", arguments.ulysses_size, "For hybrid; 0: chosen")
       ->type_name("N")
       ->capture_default_str();
-  step->add_option("--ring-size", arguments.ring_size, "For hybrid; 0: chosen")->type_name("N")->capture_default_str();
+  add_number(step, "--ring-size", arguments.ring_size, "For hybrid; 0: chosen")->type_name("N")->capture_default_str();
   step->add_option("--zero", arguments.zero, "As parallel.zero: 0 or 1")->type_name("STAGE")->capture_default_str();
-  step->add_option("--steps", arguments.steps, "Steps that are measured")->type_name("N")->capture_default_str();
-  step->add_option("--warmup", arguments.warmup, "Steps before them")->type_name("N")->capture_default_str();
+  add_number(step, "--steps", arguments.steps, "Steps that are measured")->type_name("N")->capture_default_str();
+  add_number(step, "--warmup", arguments.warmup, "Steps before them")->type_name("N")->capture_default_str();
   step->add_flag("--phases", arguments.phases, "Record one more step of every row: where its time goes, by phase");
-  step->add_option(
-          "--attention-layers", arguments.attention_layers,
-          "Computes attention in so many layers, the last ones, leaves it out in the others and plans its time; "
-          "0: all")
+  add_number(step, "--attention-layers", arguments.attention_layers,
+             "Computes attention in so many layers, the last ones, leaves it out in the others and plans its time; "
+             "0: all")
       ->type_name("N")
       ->capture_default_str();
   step->add_flag(
       "--longest", arguments.longest,
       "Looks for the longest sequence that fits, from --tokens upwards: twice as long each time, then halves");
-  step->add_option("--limit-gib", arguments.limit_gib, "Memory that a rank may use; 0: all that is there")
+  add_number(step, "--limit-gib", arguments.limit_gib, "Memory that a rank may use; 0: all that is there")
       ->type_name("GIB")
       ->capture_default_str();
   step->add_flag("--deterministic", arguments.deterministic, "As train.deterministic");
@@ -271,12 +305,12 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
   add_ranks(attention, arguments);
   add_transport(attention, arguments);
   add_documents(attention, arguments, "; several mixes, separated by commas: one after the other");
-  attention->add_option("--query-heads", arguments.query_heads, "Query heads")->type_name("N")->capture_default_str();
-  attention->add_option("--key-heads", arguments.key_heads, "Key and value heads")
+  add_number(attention, "--query-heads", arguments.query_heads, "Query heads")->type_name("N")->capture_default_str();
+  add_number(attention, "--key-heads", arguments.key_heads, "Key and value heads")
       ->type_name("N")
       ->capture_default_str();
-  attention->add_option("--head-size", arguments.head_size, "Of one head")->type_name("N")->capture_default_str();
-  attention->add_option("--window", arguments.window, "Sliding window in keys; 0: none")
+  add_number(attention, "--head-size", arguments.head_size, "Of one head")->type_name("N")->capture_default_str();
+  add_number(attention, "--window", arguments.window, "Sliding window in keys; 0: none")
       ->type_name("N")
       ->capture_default_str();
   attention
@@ -286,14 +320,13 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
           "layout); default: all that fit")
       ->delimiter(',')
       ->type_name("LIST");
-  attention->add_option("--seconds", arguments.seconds, "Of one measurement")
+  add_number(attention, "--seconds", arguments.seconds, "Of one measurement")
       ->type_name("SECONDS")
       ->capture_default_str();
   attention->add_flag("--deterministic", arguments.deterministic, "As train.deterministic");
 
-  attention
-      ->add_option("--predict-ranks", arguments.predicted_ranks,
-                   "Rank counts, separated by commas, for which schedules are predicted from what is measured here")
+  add_number(attention, "--predict-ranks", arguments.predicted_ranks,
+             "Rank counts, separated by commas, for which schedules are predicted from what is measured here")
       ->delimiter(',')
       ->type_name("LIST");
 
@@ -311,7 +344,7 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
                    "That each rank sends in a call: 4MiB,64MiB or 1MiB..1GiB (fourfold steps), which is the default")
       ->delimiter(',')
       ->type_name("LIST");
-  exchange->add_option("--seconds", arguments.seconds, "Of one measurement")
+  add_number(exchange, "--seconds", arguments.seconds, "Of one measurement")
       ->type_name("SECONDS")
       ->capture_default_str();
 
@@ -321,16 +354,31 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
   add_common(gemm, arguments);
 }
 
+namespace {
+
+int run_bench(const CLI::App& bench, const BenchArguments& arguments, std::ostream& out) {
+  BackendChoice backend = choose_backend(arguments.backend, arguments.compute_dtype, arguments.deterministic);
+  RawRows raw(arguments.output);
+  if (bench.got_subcommand("exchange")) return bench_exchange(arguments, backend, raw, out);
+  settle_transport(backend, "--transport", arguments.transport, arguments.ranks);
+  if (bench.got_subcommand("step")) return bench_step(arguments, backend, raw, out);
+  if (bench.got_subcommand("attention")) return bench_attention(arguments, backend, raw, out);
+  return bench_gemm(arguments, backend, raw, out);
+}
+
+}  // namespace
+
 int bench_command(const CLI::App& app, const BenchArguments& arguments, std::ostream& out) {
   check_numbers(arguments);
   const CLI::App* bench = app.get_subcommand("bench");
-  BackendChoice backend = choose_backend(arguments.backend, arguments.compute_dtype, arguments.deterministic);
-  RawRows raw(arguments.output);
-  if (bench->got_subcommand("exchange")) return bench_exchange(arguments, backend, raw, out);
-  settle_transport(backend, "--transport", arguments.transport, arguments.ranks);
-  if (bench->got_subcommand("step")) return bench_step(arguments, backend, raw, out);
-  if (bench->got_subcommand("attention")) return bench_attention(arguments, backend, raw, out);
-  return bench_gemm(arguments, backend, raw, out);
+  const BenchFlags flags = bench->got_subcommand("step") ? BenchFlags::of_step : BenchFlags::of_others;
+  try {
+    return run_bench(*bench, arguments, out);
+  } catch (const ConfigurationError& error) {
+    throw ConfigurationError(in_flags(error.what(), flags));
+  } catch (const OutOfMemoryError& error) {
+    throw OutOfMemoryError(in_flags(error.what(), flags));
+  }
 }
 
 }  // namespace ithaca

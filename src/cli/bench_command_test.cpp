@@ -120,6 +120,44 @@ TEST(Bench, TheLongestSequenceEndsTheTable) {
   EXPECT_EQ(run_ithaca(words).status, 2);
 }
 
+TEST(Bench, WhatWasNotMeasuredHasNoNumber) {
+  // Room for the steps, and none for a large product.
+  const ProgramOutcome steps = run_ithaca({"bench", "step", "--backend", "cpu", "--model", model(), "--tokens", "64",
+                                           "--steps", "1", "--warmup", "0", "--limit-gib", "0.002"});
+  EXPECT_EQ(steps.status, 0) << steps.out;
+  EXPECT_THAT(steps.out, AllOf(Not(HasSubstr(" 0.0%")), HasSubstr("peak: not measured")));
+  // Head slices of one token are 4 KiB: nothing that 4 bytes could be compared with.
+  const TestFolder folder;
+  const ProgramOutcome exchanges = run_ithaca({"bench", "exchange", "--backend", "cpu", "--ranks", "3", "--sizes", "1",
+                                               "--seconds", "0.001", "--output", folder.path("rows.jsonl")});
+  EXPECT_EQ(exchanges.status, 0) << exchanges.err;
+  for (const nlohmann::json& row : rows_of(folder.read("rows.jsonl"))) {
+    if (row.at("exchange") != "all_to_all, head slices") continue;
+    EXPECT_EQ(row.at("bytes_sent"), 8192);
+    EXPECT_EQ(row.at("copy_share"), 0.0);
+  }
+  EXPECT_THAT(exchanges.out, HasSubstr(" -\n"));
+}
+
+TEST(Bench, AdviceNamesItsOwnFlags) {
+  const auto out_of = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"bench",   "step", "--backend", "cpu", "--model",    model(),
+                                      "--steps", "1",    "--warmup",  "0",   "--limit-gib"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramOutcome outcome = run_ithaca(words);
+    EXPECT_EQ(outcome.status, 1) << outcome.err;
+    const size_t advice = outcome.out.find("What would help: ");
+    EXPECT_NE(advice, std::string::npos) << outcome.out;
+    return advice == std::string::npos ? outcome.out
+                                       : outcome.out.substr(advice, outcome.out.find('\n', advice) - advice);
+  };
+  // No room for the weights: nothing that is about tokens would help.
+  EXPECT_THAT(out_of({"0.0001", "--tokens", "64"}), HasSubstr(": --limit-gib: more memory"));
+  EXPECT_THAT(out_of({"0.0003", "--tokens", "64", "--ranks", "2", "--zero", "0"}), HasSubstr(": --zero 1 leaves"));
+  EXPECT_THAT(out_of({"0.0015", "--tokens", "20000", "--recompute", "full"}),
+              AllOf(HasSubstr("--ranks: more ranks share"), HasSubstr("shorter --tokens"), Not(HasSubstr("memory."))));
+}
+
 // Before the host has drawn the tokens, which would take minutes and all of its memory.
 TEST(Bench, LengthsBeyondAllMemoryAreRowsThatDidNotRun) {
   const ProgramOutcome outcome = run_ithaca({"bench", "step", "--backend", "cpu", "--model", model(), "--tokens",
@@ -161,6 +199,18 @@ TEST(Bench, MistakesAreErrors) {
       {{"gemm", "--output", ""}, "--output: the value is empty"},
       {{"step", "--model", "", "--tokens", "8"}, "--model: the value is empty"},
       {{"step", "--model", model(), "--attention-layers", ""}, "--attention-layers: the value is empty"},
+      {{"attention", "--window", "9223372036854775808"}, "--window: 9223372036854775808 is out of range"},
+      {{"attention", "--ranks", "99999999999999999999"}, "--ranks: 99999999999999999999 is out of range"},
+      {{"attention", "--ranks", "4294967298"}, "--ranks: 4294967298 is out of range"},
+      {{"attention", "--ranks", "2", "--predict-ranks", "4,4294967300"}, "--predict-ranks: 4294967300 is out of"},
+      {{"attention", "--head-size", "010"}, "--head-size: \"010\" is not a whole number"},
+      {{"attention", "--seconds", "1e999"}, "--seconds: 1e999 is not a finite number"},
+      {{"attention", "--tokens", "64,6x"}, "--tokens: \"6x\" is not a whole number"},
+      {{"step", "--steps", "1", "--steps", "0"}, "--steps is given 2 times, but takes one value"},
+      {{"step", "--layout", "foo", "--model", model()}, "'foo' is not one of auto, contiguous, zigzag, striped"},
+      {{"step", "--schedule", "foo", "--model", model()}, "'foo' is not one of auto, ulysses, ring, all_gather"},
+      {{"step", "--ranks", "6", "--ulysses-size", "6", "--model", model()}, "--ulysses-size: 6 ulysses ranks cannot"},
+      {{"gemm", "--dtype", "bfloat16"}, "--dtype bfloat16: the CPU"},
   };
   for (const auto& [arguments, expected] : cases) {
     std::vector<std::string> words = {"bench"};

@@ -125,12 +125,14 @@ int bench_exchange(const BenchArguments& arguments, const BackendChoice& backend
       out << fmt::format("did not run: {}\n", row.failure);
       return;
     }
-    const std::string share = row.copy_share > 0.0 ? fmt::format("{:.1f}%", 100.0 * row.copy_share) : "-";
-    out << fmt::format("{:>11.2f} {:>9.3f} {:>8}\n", 1e6 * row.seconds, giga(row.bytes_per_second), share)
+    out << fmt::format("{:>11.2f} {:>9.3f} {:>8}\n", 1e6 * row.seconds, giga(row.bytes_per_second),
+                       percent(row.copy_share))
         << std::flush;
   });
   out << "sent: by each rank in one call; GB/s: what one rank sends, while it receives as much (but for the copy one "
-         "way);\nof copy: of the copy both ways, in which ranks 0 and 1 copy a tensor of the other's.\n";
+         "way);\nof copy: of the copy both ways, in which ranks 0 and 1 copy a tensor of the other's; - where an "
+         "exchange cannot send "
+         "as little as the copy.\n";
   if (benchmark.transports.size() == 2) compare_transports(rows, out);
   return all_ran ? 0 : 1;
 }

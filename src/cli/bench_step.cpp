@@ -53,7 +53,8 @@ class StepTable {
   StepTable(const StepBenchmark& benchmark, Failures failures, RawRows& raw, std::ostream& out)
       : benchmark_(benchmark), failures_(failures), raw_(raw), out_(out) {}
 
-  void add(const StepBenchmarkRow& row) {
+  void add(StepBenchmarkRow row) {
+    row.failure = in_flags(row.failure, BenchFlags::of_step);
     if (!has_head_) {
       out_ << fmt::format("{:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>8} {:>10} {:>10}  {}\n", "tokens", "recompute",
                           "seconds", "planned", "tokens/s", "TFLOP/s", "peak", "exposed", "sent", "memory",
@@ -69,10 +70,10 @@ class StepTable {
       return;
     }
     const std::string planned = row.planned_seconds > 0.0 ? fmt::format("+{:.3f}", row.planned_seconds) : "-";
-    out_ << fmt::format("{:>9} {:>10} {:>9.4f} {:>9} {:>9.0f} {:>9.3f} {:>5.1f}% {:>7.1f}% {:>10} {:>10}  {}\n",
-                        row.tokens, recompute_policy_name(row.recompute), row.seconds, planned,
+    out_ << fmt::format("{:>9} {:>10} {:>9.4f} {:>9} {:>9.0f} {:>9.3f} {:>6} {:>7.1f}% {:>10} {:>10}  {}\n", row.tokens,
+                        recompute_policy_name(row.recompute), row.seconds, planned,
                         static_cast<double>(row.tokens) / (row.seconds + row.planned_seconds),
-                        tera(row.flops_per_second_per_device), 100.0 * row.peak_share,
+                        tera(row.flops_per_second_per_device), percent(row.peak_share),
                         100.0 * row.exposed_wait_seconds / row.seconds, format_bytes(row.bytes_sent),
                         format_bytes(row.memory.peak), row.attention)
          << std::flush;
@@ -86,6 +87,8 @@ class StepTable {
     if (gemm_peak > 0.0) {
       out_ << fmt::format("peak: the share of the {:.4g} TFLOP/s that a large product reached here just before.\n",
                           tera(gemm_peak));
+    } else {
+      out_ << "peak: not measured: there was no memory for a large product to compare with.\n";
     }
     if (benchmark_.attention_layers > 0 && benchmark_.attention_layers < benchmark_.model.layer_count()) {
       out_ << fmt::format(

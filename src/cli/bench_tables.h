@@ -54,6 +54,11 @@ std::vector<int64_t> tokens_or(const BenchArguments& arguments, const BackendCho
 inline double tera(double flops_per_second) {
   return flops_per_second * 1e-12;
 }
+// `text` names options of recipes: with the flags of `ithaca bench step` instead, or of the others, which have fewer.
+enum class BenchFlags { of_step, of_others };
+std::string in_flags(std::string text, BenchFlags flags);
+// A share; "-" where it was not measured.
+std::string percent(double share);
 // The beginning of every raw row.
 nlohmann::ordered_json raw_row(const char* bench, const BackendChoice& backend, int ranks);
 

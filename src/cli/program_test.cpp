@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "cli/program_testing.h"
@@ -218,6 +219,60 @@ TEST_F(ProgramTest, ThePlanKnowsTheMemoryOfTheState) {
     EXPECT_EQ(step.at("peak_memory_bytes").at(memory_class), plan.at("state_bytes_per_rank").at(memory_class))
         << memory_class;
   }
+}
+
+// Mistakes come before the table, not below its head.
+TEST_F(ProgramTest, VerifyChecksEverythingBeforeItsTable) {
+  const std::vector<std::tuple<std::vector<std::string>, int, std::string>> cases = {
+      {{"--steps", "0"}, 2, "--steps: 0 is not a number of steps"},
+      {{"--steps", "99999999999999999999"}, 2, "--steps: 99999999999999999999 is out of range"},
+      {{"--bound", "0"}, 2, "--bound: 0 is not a bound"},
+      {{"--bound", "1e309"}, 2, "--bound: 1e309 is not a finite number"},
+      {{"--bound", "inf"}, 2, "--bound: inf is not a finite number"},
+      {{"--meshes", "1,ulysses:9"}, 2, "--meshes: 'ulysses:9'"},
+      {{"--set", "parallel.transport=nccl"}, 2, "--set parallel.transport=nccl: parallel.transport nccl"},
+      {{"--set", "memory.limit_gib=0.0004"}, 1, "--meshes: '1': out of device memory"},
+  };
+  for (const auto& [more, status, words] : cases) {
+    std::vector<std::string> arguments = {"verify", recipe_, "--backend", "cpu"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramOutcome outcome = run_ithaca(arguments);
+    EXPECT_EQ(outcome.status, status) << outcome.err;
+    EXPECT_EQ(outcome.out, "") << words;
+    EXPECT_THAT(outcome.err, testing::HasSubstr(words));
+  }
+  const ProgramOutcome diverged =
+      run_ithaca({"verify", recipe_, "--backend", "cpu", "--meshes", "1", "--set", "optim.learning_rate=1000", "--set",
+                  "optim.max_grad_norm=0", "--set", "train.max_steps=4", "--steps", "4"});
+  EXPECT_EQ(diverged.status, 1) << diverged.out << diverged.err;
+  EXPECT_THAT(diverged.out,
+              testing::AllOf(testing::HasSubstr("\n1: the loss, the gradient norm or a gradient is not a"),
+                             testing::Not(testing::HasSubstr("is none"))));
+}
+
+TEST_F(ProgramTest, OptionsWithoutAnEffectAreNotesOrErrors) {
+  const ProgramOutcome note = train({"--set", "parallel.schedule=ring", "--set", "parallel.sp_size=1"});
+  EXPECT_EQ(note.status, 0) << note.err;
+  EXPECT_THAT(note.out + note.err, testing::HasSubstr("parallel.schedule ring has no effect here"));
+  const ProgramOutcome plain = train({"--overwrite", "--set", "parallel.schedule=ring"});
+  EXPECT_THAT(plain.out + plain.err, testing::Not(testing::HasSubstr("has no effect")));
+  folder_.write("ids.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n");
+  for (const std::string option : {"data.append_eos=always", "data.tokenizer=bytes"}) {
+    const ProgramOutcome ids =
+        train({"--overwrite", "--set", "data.train=" + folder_.path("ids.jsonl"), "--set", option});
+    EXPECT_EQ(ids.status, 2);
+    EXPECT_THAT(ids.err, testing::AllOf(testing::HasSubstr("--set " + option + ": data."),
+                                        testing::HasSubstr("ready token ids")));
+  }
+  const ProgramOutcome whole = train({"--overwrite", "--set", "train.gradient_accumulation_steps=1000"});
+  EXPECT_EQ(whole.status, 0) << whole.err;
+  EXPECT_THAT(whole.out + whole.err, testing::AllOf(testing::HasSubstr("every step is a whole epoch"),
+                                                    testing::Not(testing::HasSubstr("1,000 sequences of"))));
+  const ProgramOutcome short_ones =
+      train({"--overwrite", "--set", "data.max_length=1", "--set", "data.overlong=truncate"});
+  EXPECT_EQ(short_ones.status, 1);
+  EXPECT_THAT(short_ones.err, testing::HasSubstr("the only document holds no label; "));
+  EXPECT_THAT(short_ones.err, testing::HasSubstr("data.max_length 1 leaves no token beside another"));
 }
 
 TEST_F(ProgramTest, AStateThatDoesNotFitSaysWhatWouldTakeLess) {

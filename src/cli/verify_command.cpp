@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "checkpoint/hugging_face.h"
+#include "cli/number_option.h"
 #include "cli/program.h"
 #include "cli/signals.h"
 #include "train/backend_choice.h"
@@ -55,10 +56,9 @@ void declare_verify(CLI::App& app, VerifyArguments& arguments) {
                    "follow). Default: those that suit the "
                    "model's heads, up to 4 ranks")
       ->type_name("LIST");
-  command->add_option("--steps", arguments.steps, "How many optimizer steps (default 2)")->type_name("N");
-  command
-      ->add_option("--bound", arguments.bound,
-                   "Largest relative difference in loss, gradient norm and gradients (default 5e-6)")
+  add_number(command, "--steps", arguments.steps, "How many optimizer steps (default 2)")->type_name("N");
+  add_number(command, "--bound", arguments.bound,
+             "Largest relative difference in loss, gradient norm and gradients (default 5e-6)")
       ->type_name("X");
   command->add_option("--set", arguments.assignments, "An option of the recipe, section.name=value; may be repeated")
       ->type_name("OPTION")
@@ -85,10 +85,14 @@ int verify_command(const VerifyArguments& arguments, std::ostream& out) {
   size_t mesh_width = has_float32_row ? 12 : 4;
   for (const VerifyMesh& mesh : options.meshes) mesh_width = std::max(mesh_width, mesh.text.size());
   install_stop_signals();
-  out << table_header(mesh_width) << '\n' << std::flush;
+  bool has_head = false;
   const std::vector<VerifyRow> rows = verify_recipe(
-      recipe, options, [&](const VerifyRow& row) { out << table_line(row, mesh_width) << '\n'
-                                                       << std::flush; },
+      recipe, options,
+      [&](const VerifyRow& row) {
+        if (!has_head) out << table_header(mesh_width) << '\n';
+        has_head = true;
+        out << table_line(row, mesh_width) << '\n' << std::flush;
+      },
       stop_requested());
   const double bound = options.bound.value_or(kVerifyBound);
   const auto differing = std::count_if(rows.begin(), rows.end(), [](const VerifyRow& row) { return !row.agrees; });
@@ -111,7 +115,11 @@ int verify_command(const VerifyArguments& arguments, std::ostream& out) {
     return kExitDone;
   }
   for (const VerifyRow& row : rows) {
-    if (!row.agrees) {
+    if (!row.agrees && !row.is_finite) {
+      out << fmt::format(
+          "{}: the loss, the gradient norm or a gradient is not a finite number, and agrees with none.\n",
+          row.mesh.text);
+    } else if (!row.agrees) {
       const std::string limit =
           has_float32_row ? fmt::format("float32 by more than {} times what one rank in bfloat16 does", kBfloat16Factor)
                           : fmt::format("one rank by more than {:.0e}", bound);

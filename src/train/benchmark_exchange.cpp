@@ -233,11 +233,13 @@ std::vector<ExchangeBenchmarkRow> run_exchange_benchmark(
       }
     }
   }
-  double copy_rate = 0.0;
+  ExchangeBenchmarkRow copy;  // of the size at hand; its rate is 0 where there is none
   const auto on_measured = [&](ExchangeBenchmarkRow& row) {
-    if (row.exchange == names.front()) copy_rate = 0.0;  // another size
-    if (row.exchange == kCopyBothWays) copy_rate = row.bytes_per_second;
-    if (copy_rate > 0.0) row.copy_share = row.bytes_per_second / copy_rate;
+    if (row.exchange == names.front()) copy = {};  // another size
+    if (row.exchange == kCopyBothWays) copy = row;
+    // Only with a copy of about as many bytes: head slices of one token are 4 KiB at least.
+    const bool is_alike = copy.bytes_per_second > 0.0 && row.bytes_sent <= 2 * copy.bytes_sent;
+    if (is_alike) row.copy_share = row.bytes_per_second / copy.bytes_per_second;
     on_row(row);
   };
   for (size_t begin = 0; begin < rows.size();) begin = measure_rows(benchmark, rows, begin, on_measured);

@@ -91,15 +91,11 @@ AutoScheduleChoice choose(const StepBenchmark& benchmark, int64_t tokens) {
   request.tokens = tokens;
   request.mean_document_tokens = benchmark.documents.mean;
   request.cp_size = benchmark.ranks;
-  if (benchmark.schedule != "auto") {
-    request.kind = parse_choice(
-        "--schedule", benchmark.schedule,
-        {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}, schedule_name);
-  }
-  if (benchmark.layout != "auto") {
-    request.layout =
-        parse_choice("--layout", benchmark.layout, {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
-  }
+  request.kind = parse_choice_or_auto(
+      "--schedule", benchmark.schedule,
+      {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}, schedule_name);
+  request.layout = parse_choice_or_auto("--layout", benchmark.layout,
+                                        {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
   if (benchmark.ulysses_size > 0) request.ulysses_size = static_cast<int>(benchmark.ulysses_size);
   if (benchmark.ring_size > 0) request.ring_size = static_cast<int>(benchmark.ring_size);
   return choose_schedule(request);

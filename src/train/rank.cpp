@@ -30,8 +30,8 @@ std::string memory_advice(const TrainingRankOptions& options, const MemoryUsage&
                ? "memory.recompute: attention (or full) keeps less of every layer for backward"
                : "memory.recompute: full keeps only the input of every layer for backward";
   }
-  return "parallel.sp_size: more ranks share the sequence; or a shorter data.max_length, or smaller memory.mlp_tile "
-         "and memory.loss_tile";
+  return "parallel.sp_size: more ranks share the sequence; or a shorter data.max_length; or smaller tiles "
+         "(memory.mlp_tile, memory.loss_tile)";
 }
 
 TrainingRank::TrainingRank(ThreadRank& rank, const ModelDescription& model, const TrainingRankOptions& options)

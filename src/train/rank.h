@@ -37,7 +37,7 @@ struct TrainingRankOptions {
   std::function<std::unique_ptr<AttentionSchedule>(std::unique_ptr<AttentionSchedule>, Backend&)> wrap_schedule;
 };
 
-// The option that would help most when a rank runs out of memory with `usage` in use.
+// The option that would help most when a rank runs out of memory with `usage` in use, what it wanted included.
 std::string memory_advice(const TrainingRankOptions& options, const MemoryUsage& usage);
 
 class TrainingRank {

@@ -126,7 +126,9 @@ class Verification {
   // Throws ConfigurationError when the model's heads or the transport do not fit the mesh, so that nothing runs first.
   void check(const VerifyMesh& mesh) const {
     BackendChoice backend = decisions_.rank.backend;
-    settle_transport(backend, "parallel.transport", recipe_.parallel.transport, mesh.ulysses_size * mesh.ring_size);
+    with_places(recipe_.given, [&] {
+      settle_transport(backend, "parallel.transport", recipe_.parallel.transport, mesh.ulysses_size * mesh.ring_size);
+    });
     const int64_t query_heads = directory_.description().query_heads;
     if (mesh.ulysses_size <= query_heads) return;
     throw ConfigurationError(
@@ -156,35 +158,39 @@ class Verification {
     ranks.timeout_seconds = recipe_.parallel.comm_timeout_seconds;
     ranks.timeout_name = "parallel.comm_timeout_seconds";
     ranks.transport = rank_options.backend.transport;
-    run_thread_ranks(rank_options.mesh.ranks(), ranks, [&](ThreadRank& thread) {
-      TrainingRank rank(thread, model, rank_options);
-      {
-        const HostWork loading(rank.mesh().world());
-        give_first_weights(recipe_, directory_, rank.parameters());
-      }
-      rank.mesh().world().barrier();
-      int64_t sent_to_compare = 0;
-      const auto start = std::chrono::steady_clock::now();
-      for (int64_t step = 0; step < steps_; ++step) {
-        const StepBatch batch = loader.load(step, rank.batch_position());
-        rank.step().accumulate_gradients(batch);
-        if (step == 0) {
-          sent_to_compare -= rank.mesh().total_bytes_sent();
-          read_gradients(rank, thread.rank() == 0 ? &gradients : nullptr);
-          sent_to_compare += rank.mesh().total_bytes_sent();
+    try {
+      run_thread_ranks(rank_options.mesh.ranks(), ranks, [&](ThreadRank& thread) {
+        TrainingRank rank(thread, model, rank_options);
+        {
+          const HostWork loading(rank.mesh().world());
+          give_first_weights(recipe_, directory_, rank.parameters());
         }
-        const StepResult result = rank.step().update(batch, learning_rate(decisions_.rate, step));
-        if (thread.rank() == 0) {
-          row.losses.push_back(result.loss);
-          row.grad_norms.push_back(result.grad_norm);
+        rank.mesh().world().barrier();
+        int64_t sent_to_compare = 0;
+        const auto start = std::chrono::steady_clock::now();
+        for (int64_t step = 0; step < steps_; ++step) {
+          const StepBatch batch = loader.load(step, rank.batch_position());
+          rank.step().accumulate_gradients(batch);
+          if (step == 0) {
+            sent_to_compare -= rank.mesh().total_bytes_sent();
+            read_gradients(rank, thread.rank() == 0 ? &gradients : nullptr);
+            sent_to_compare += rank.mesh().total_bytes_sent();
+          }
+          const StepResult result = rank.step().update(batch, learning_rate(decisions_.rate, step));
+          if (thread.rank() == 0) {
+            row.losses.push_back(result.loss);
+            row.grad_norms.push_back(result.grad_norm);
+          }
         }
-      }
-      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-      const std::lock_guard lock(mutex);
-      row.seconds = std::max(row.seconds, elapsed.count());
-      row.bytes_sent = std::max(row.bytes_sent, rank.mesh().total_bytes_sent() - sent_to_compare);
-      row.peak_memory_bytes = std::max(row.peak_memory_bytes, rank.backend().arena(Tier::device).usage().peak);
-    });
+        const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+        const std::lock_guard lock(mutex);
+        row.seconds = std::max(row.seconds, elapsed.count());
+        row.bytes_sent = std::max(row.bytes_sent, rank.mesh().total_bytes_sent() - sent_to_compare);
+        row.peak_memory_bytes = std::max(row.peak_memory_bytes, rank.backend().arena(Tier::device).usage().peak);
+      });
+    } catch (const OutOfMemoryError& error) {
+      throw OutOfMemoryError(fmt::format("--meshes: '{}': {}", mesh.text, error.what()));
+    }
     compare(row, gradients);
     if (!reference_) {
       reference_ = row;
@@ -233,12 +239,16 @@ class Verification {
       const double own = own_error_ ? *own_error_.*difference : row.*difference;
       return kBfloat16Factor * std::max(own, least);
     };
-    // Written so that a NaN never agrees.
-    row.agrees = row.loss_difference <= allowed(&VerifyRow::loss_difference, 1e-4, bound) &&
+    const auto all_finite = [](const auto& values) {
+      return std::all_of(values.begin(), values.end(), [](auto value) { return std::isfinite(value); });
+    };
+    row.is_finite = all_finite(row.losses) && all_finite(row.grad_norms) &&
+                    std::all_of(gradients.begin(), gradients.end(),
+                                [&](const auto& gradient) { return all_finite(gradient.second); });
+    row.agrees = row.is_finite && row.loss_difference <= allowed(&VerifyRow::loss_difference, 1e-4, bound) &&
                  row.grad_norm_difference <= allowed(&VerifyRow::grad_norm_difference, 1e-3, bound) &&
                  row.gradient_difference <= allowed(&VerifyRow::gradient_difference, 1e-3, bound) &&
-                 row.later_difference <= allowed(&VerifyRow::later_difference, 1e-3, kLaterStepFactor * bound) &&
-                 std::isfinite(row.losses[0]) && std::isfinite(row.grad_norms[0]);
+                 row.later_difference <= allowed(&VerifyRow::later_difference, 1e-3, kLaterStepFactor * bound);
   }
 
   const Recipe& recipe_;
@@ -276,8 +286,9 @@ std::vector<VerifyRow> verify_recipe(const Recipe& recipe, const VerifyOptions& 
                                      const std::atomic<bool>& stop) {
   if (options.steps < 1)
     throw ConfigurationError(fmt::format("--steps: {} is not a number of steps; at least 1 is needed", options.steps));
-  if (options.bound && !(*options.bound > 0.0))
-    throw ConfigurationError(fmt::format("--bound: {} is not a bound; it must be above 0", *options.bound));
+  if (options.bound && !(*options.bound > 0.0 && std::isfinite(*options.bound))) {
+    throw ConfigurationError(fmt::format("--bound: {} is not a bound; it must be above 0, and finite", *options.bound));
+  }
   Verification verification(recipe, options);
   std::vector<VerifyMesh> meshes = {parse_mesh("1")};
   for (const VerifyMesh& mesh : options.meshes) {

@@ -56,7 +56,8 @@ struct VerifyRow {
   int64_t bytes_sent = 0;         // by the rank that sends most, all steps
   int64_t peak_memory_bytes = 0;  // of the rank that uses most
   double seconds = 0.0;           // all steps
-  bool agrees = false;
+  bool is_finite = false;         // losses, norms and gradients
+  bool agrees = false;            // what is not finite never does
 };
 
 struct VerifyOptions {
