@@ -235,7 +235,11 @@ TEST_F(Arenas, OutOfMemoryTellsTheWholeStory) {
   const Buffer weights = floats("layers.0.attention.query.weight", 65536, MemoryClass::weights);  // 256 KiB
   { const Buffer peak = floats("peak", 131072, MemoryClass::saved); }                             // 512 KiB
   const Buffer small = floats("small", 256, MemoryClass::optimizer);
-  arena().advise([](const MemoryUsage&) { return "memory.recompute: full"; });
+  MemoryUsage advised;  // what is in use, and what there was no room for
+  arena().advise([&](const MemoryUsage& usage) {
+    advised = usage;
+    return "memory.recompute: full";
+  });
   const std::string text = out_of_memory_text([&] {
     arena().allocate("layers.0.mlp.gate", MemoryClass::workspace, DType::float32, {1024, 256},
                      backend_->compute_stream());
@@ -247,6 +251,9 @@ TEST_F(Arenas, OutOfMemoryTellsTheWholeStory) {
   EXPECT_THAT(text, HasSubstr("optimizer 1.00 KiB"));
   EXPECT_THAT(text, HasSubstr("Largest blocks: \"layers.0.attention.query.weight\" 256.00 KiB, \"small\" 1.00 KiB"));
   EXPECT_THAT(text, HasSubstr("What would help: memory.recompute: full"));
+  EXPECT_EQ(advised.current_by_class[static_cast<size_t>(MemoryClass::weights)], int64_t{256} << 10);
+  EXPECT_EQ(advised.current_by_class[static_cast<size_t>(MemoryClass::workspace)], int64_t{1} << 20);
+  EXPECT_EQ(arena().usage().current_by_class[static_cast<size_t>(MemoryClass::workspace)], 0);
 }
 
 TEST_F(Arenas, OutOfMemoryTellsFragmentationFromExhaustion) {

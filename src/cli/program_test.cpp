@@ -231,7 +231,7 @@ TEST_F(ProgramTest, VerifyChecksEverythingBeforeItsTable) {
       {{"--bound", "inf"}, 2, "--bound: inf is not a finite number"},
       {{"--meshes", "1,ulysses:9"}, 2, "--meshes: 'ulysses:9'"},
       {{"--set", "parallel.transport=nccl"}, 2, "--set parallel.transport=nccl: parallel.transport nccl"},
-      {{"--set", "memory.limit_gib=0.0004"}, 1, "--meshes: '1': out of device memory"},
+      {{"--set", "memory.limit_gib=0.0004"}, 1, "--meshes: '1': rank 0: out of device memory"},
   };
   for (const auto& [more, status, words] : cases) {
     std::vector<std::string> arguments = {"verify", recipe_, "--backend", "cpu"};
