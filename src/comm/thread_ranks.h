@@ -24,9 +24,9 @@ struct ThreadRankOptions {
   // A collective that has waited this long for another rank ends the group, naming the collective and the ranks that
   // did not come. 0: never. Time in which the process does not run, and that of HostWork, does not count.
   double timeout_seconds = 600.0;
-  std::string timeout_name = {};  // what sets it, for that text: an option, say
   // For ranks whose memory lies on devices. nccl: one rank per device, and the library must be there.
   Transport transport = Transport::peer;
+  std::string timeout_name = {};  // what sets the timeout, for that text: an option, say
 };
 
 // What a rank's thread is given: it builds its own backend and makes the communicator with it.

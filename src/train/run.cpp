@@ -180,10 +180,14 @@ class RankRun {
 
   // `is_last`: no step follows.
   void write_trace(int64_t step, bool is_last) {
-    trace_->write(step);
+    {
+      const HostWork writing(rank_.mesh().world());
+      trace_->write(step);
+    }
     const bool is_complete = step == shared_.trace.last_step || is_last;
     if (is_complete) rank_.mesh().world().barrier();  // every rank has written
-    if (!speaks_) return;
+    if (!speaks_ || !result_.trace_failure.empty()) return;
+    const HostWork telling(rank_.mesh().world());
     if (is_complete) shared_.trace_file->finish();
     result_.trace_failure = shared_.trace_file->failure();
     if (!result_.trace_failure.empty()) {
