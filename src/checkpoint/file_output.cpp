@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/regular_file.h"
+#include "base/write_all.h"
 
 namespace ithaca {
 
@@ -95,15 +95,7 @@ FileOutput::~FileOutput() {
 }
 
 void FileOutput::write(std::span<const std::byte> bytes) {
-  constexpr size_t kLargestCall = size_t{1} << 30;  // write() takes less than 2 GiB at a time
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kLargestCall));
-    if (count < 0) {
-      if (errno == EINTR) continue;
-      throw_file_error("write", path_);
-    }
-    bytes = bytes.subspan(static_cast<size_t>(count));
-  }
+  if (!write_all(descriptor_, bytes)) throw_file_error("write", path_);
 }
 
 void FileOutput::finish() {

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <span>
 
+#include "base/write_all.h"
 #include "checkpoint/file_output.h"
 
 namespace ithaca {
@@ -24,19 +26,12 @@ void LineOutput::write(std::string_view line) {
   if (::fstat(descriptor_, &before) != 0) throw_file_error("write", path_);
   std::string text(line);
   text += '\n';
-  for (size_t written = 0; written < text.size();) {
-    const ssize_t count = ::write(descriptor_, text.data() + written, text.size() - written);
-    if (count >= 0) {
-      written += static_cast<size_t>(count);
-      continue;
-    }
-    if (errno == EINTR) continue;
-    const int reason = errno;
-    // What has no size cannot be cut either, and needs not.
-    const bool is_cut = ::ftruncate(descriptor_, before.st_size) == 0;
-    errno = reason;
-    throw_file_error(is_cut ? "write" : "write all of a line", path_);
-  }
+  if (write_all(descriptor_, std::as_bytes(std::span(text)))) return;
+  const int reason = errno;
+  // What has no size cannot be cut either, and needs not.
+  const bool is_cut = ::ftruncate(descriptor_, before.st_size) == 0;
+  errno = reason;
+  throw_file_error(is_cut ? "write" : "write all of a line", path_);
 }
 
 }  // namespace ithaca

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <numeric>
 
+#include "base/write_all.h"
+
 namespace ithaca {
 
 namespace {
@@ -65,12 +67,7 @@ class CacheWriter::File {
   }
 
   void write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) complain("cannot write");
-      bytes = bytes.subspan(static_cast<size_t>(count));
-    }
+    if (!write_all(descriptor_, bytes)) complain("cannot write");
   }
 
   std::string path_;
