@@ -342,9 +342,8 @@ void RunProgress::finish(const RunResult& result, const std::string& signal_name
                     result.skipped_steps == 1 ? "was" : "were"));
   }
   if (2 * result.diverged_steps > result.steps) {
-    say(fmt::format("The run has diverged: the loss or the gradient norm of {} of its {} was not finite. A lower",
-                    format_count(result.diverged_steps), plural(result.steps, "step")) +
-        " optim.learning_rate, more optim.warmup_steps or clipping by a small optim.max_grad_norm may help.");
+    say(fmt::format("The run has diverged: the loss or the gradient norm of {} of its {} was not finite. A {}.",
+                    format_count(result.diverged_steps), plural(result.steps, "step"), kDivergenceAdvice));
   } else if (losses_ > 0) {
     const size_t window = std::max<size_t>(1, std::min(kLossWindow, static_cast<size_t>(losses_) / 4));
     const double first = mean(first_losses_, 0, window);

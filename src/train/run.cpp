@@ -47,9 +47,6 @@ struct SharedRun {
   TraceFile* trace_file = nullptr;  // null where nothing is traced
 };
 
-constexpr const char* kDivergenceAdvice =
-    "a lower optim.learning_rate, more optim.warmup_steps or clipping by a small optim.max_grad_norm may help";
-
 // After so many steps in a row without a finite loss and norm nothing will come of it.
 constexpr int64_t kLargestDivergedRun = 50;
 
@@ -160,7 +157,7 @@ class RankRun {
     if (diverged_in_a_row_ == kLargestDivergedRun) {
       throw Error(fmt::format(
           "training has diverged: the loss or the gradient norm of the last {} steps, up to step {}, is not finite, so "
-          "none of them was applied; {}",
+          "none of them was applied; a {}",
           kLargestDivergedRun, metrics.step, kDivergenceAdvice));
     }
     return stop;
@@ -271,7 +268,7 @@ class RankRun {
         options.max_positions = positions_with(*options.rope, shared_.model, shared_.train.summary().longest_sequence);
       }
       options.if_not_finite = fmt::format(
-          "training has diverged: {}; {}; every step's numbers are in {}",
+          "training has diverged: {}; a {}; every step's numbers are in {}",
           diverged_steps_ > 0
               ? fmt::format("step {} was the first whose loss or gradient norm was not finite", first_diverged_step_)
               : "in the last step that was applied",

@@ -89,6 +89,10 @@ class RunObserver {
   virtual void on_export(const std::string& /*directory*/) {}
 };
 
+// What may help a run that has diverged; behind an article.
+inline constexpr const char* kDivergenceAdvice =
+    "lower optim.learning_rate, more optim.warmup_steps or clipping by a small optim.max_grad_norm may help";
+
 struct RunResult {
   bool stopped_early = false;  // `stop` was set; what was trained so far has been exported
   int64_t steps = 0;
