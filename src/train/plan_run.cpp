@@ -184,6 +184,14 @@ RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, con
   return with_places(recipe.given, [&] { return decide(recipe, model, dataset); });
 }
 
+ThreadRankOptions thread_rank_options(const Recipe& recipe, const TrainingRankOptions& rank) {
+  ThreadRankOptions options;
+  options.timeout_seconds = recipe.parallel.comm_timeout_seconds;
+  options.timeout_name = "parallel.comm_timeout_seconds";
+  options.transport = rank.backend.transport;
+  return options;
+}
+
 void check_run(const Recipe& recipe, OptionMistakes& mistakes) {
   const auto are_clear = [&](const std::vector<std::string>& names) {
     return std::none_of(names.begin(), names.end(), [&](const std::string& name) { return mistakes.concern(name); });

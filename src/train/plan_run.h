@@ -39,6 +39,9 @@ void require_weights(const ModelDirectory& directory);
 // Throws ConfigurationError, naming the option, its place and what would work.
 RunDecisions decide_run(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset);
 
+// How the threads of a run's ranks wait for each other and reach each other's memory.
+ThreadRankOptions thread_rank_options(const Recipe& recipe, const TrainingRankOptions& rank);
+
 // What the model and this machine say about a recipe, as far as it does not depend on the data: the backend, the
 // transport, sizes of the mesh, RoPE, and the room for the state. What is wrong is collected with its place. A model
 // that cannot be opened is left to those who open it.

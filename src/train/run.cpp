@@ -347,11 +347,7 @@ RunResult run_training(const Recipe& recipe, RunObserver& observer, const std::a
   write_whole_file((output / kPlanFile).string(), plan_json(plan));
   const SharedRun shared = {recipe,    directory, model,         *train,          eval.get(),
                             decisions, stop,      settled_trace, trace_file.get()};
-  ThreadRankOptions ranks;
-  ranks.timeout_seconds = recipe.parallel.comm_timeout_seconds;
-  ranks.timeout_name = "parallel.comm_timeout_seconds";
-  ranks.transport = decisions.rank.backend.transport;
-  run_thread_ranks(decisions.rank.mesh.ranks(), ranks,
+  run_thread_ranks(decisions.rank.mesh.ranks(), thread_rank_options(recipe, decisions.rank),
                    [&](ThreadRank& thread) { RankRun(thread, shared, observer, result).run(); });
   return result;
 }

@@ -154,10 +154,7 @@ class Verification {
     std::mutex mutex;
     const StepLoader loader(*train_, decisions_.loader);
     const ModelDescription& model = directory_.description();
-    ThreadRankOptions ranks;
-    ranks.timeout_seconds = recipe_.parallel.comm_timeout_seconds;
-    ranks.timeout_name = "parallel.comm_timeout_seconds";
-    ranks.transport = rank_options.backend.transport;
+    const ThreadRankOptions ranks = thread_rank_options(recipe_, rank_options);
     try {
       run_thread_ranks(rank_options.mesh.ranks(), ranks, [&](ThreadRank& thread) {
         TrainingRank rank(thread, model, rank_options);
