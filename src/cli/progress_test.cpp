@@ -219,29 +219,22 @@ TEST_F(ProgressTest, LossesAreComparedOverWindows) {
 }
 
 TEST_F(ProgressTest, ARunThatWasStoppedBeforeItsFirstStepLeavesNothing) {
-  {
-    RunFolder folder(recipe_.train.output_dir, false);
+  const auto stop_before_first_step = [&](bool overwrite) {
+    RunFolder folder(recipe_.train.output_dir, overwrite);
     Terminal terminal(out_, err_, {});
     RunProgress progress(recipe_, folder, terminal, Verbosity::normal);
     progress.on_plan(example_plan());
     RunResult result;
     result.stopped_early = true;
     progress.finish(result, "Ctrl-C (SIGINT)");
-    EXPECT_THAT(out_.str(), testing::HasSubstr("Stopped by Ctrl-C (SIGINT) before the first step was done; nothing was "
-                                               "trained, and nothing of it is left in runs/x.\n"));
-  }
+  };
+  stop_before_first_step(false);
+  EXPECT_THAT(out_.str(), testing::HasSubstr("Stopped by Ctrl-C (SIGINT) before the first step was done; nothing was "
+                                             "trained, and nothing of it is left in runs/x.\n"));
   EXPECT_FALSE(folder_.has("run"));
   folder_.write("run/config.yaml", "earlier");
-  {
-    RunFolder folder(recipe_.train.output_dir, true);
-    Terminal terminal(out_, err_, {});
-    RunProgress progress(recipe_, folder, terminal, Verbosity::normal);
-    progress.on_plan(example_plan());
-    RunResult result;
-    result.stopped_early = true;
-    progress.finish(result, "Ctrl-C (SIGINT)");
-    EXPECT_THAT(out_.str(), testing::HasSubstr("trained, and the earlier run is put back in runs/x.\n"));
-  }
+  stop_before_first_step(true);
+  EXPECT_THAT(out_.str(), testing::HasSubstr("trained, and the earlier run is put back in runs/x.\n"));
   EXPECT_EQ(folder_.read("run/config.yaml"), "earlier");
 }
 
