@@ -37,6 +37,10 @@ inline constexpr int kDocumentPasses = 3;  // descriptions of passes
 inline constexpr int kMultiplyingRegisters = 232;
 inline constexpr int kCopyingRegisters = 40;
 
+// Whether dQ of a tile is multiplied while the exponentials of the next tile are computed, and the two warpgroups may
+// be most of a tile apart; otherwise at once.
+inline constexpr bool kDefersQueries = true;
+
 struct DocumentArguments {
   HeadsView<const BFloat> query;
   HeadsView<const BFloat> key;
@@ -60,37 +64,57 @@ template <typename D>
 struct GradientView {
   HeadsView<D> to;
   bool adds;
+  bool takes_words;  // of 8 bytes, where that is no matter of course
 
-  __device__ void write(D* at, float first, float second) const {
-    if constexpr (std::is_same_v<D, BFloat>) {
-      *reinterpret_cast<uint32_t*>(at) = pack_pair(first, second);
-    } else {
-      float2 pair = {first, second};
-      if (adds) {
-        const float2 before = *reinterpret_cast<const float2*>(at);
-        pair.x += before.x;
-        pair.y += before.y;
-      }
-      *reinterpret_cast<float2*>(at) = pair;
-    }
-  }
-
-  // Accumulators of 64 rows (of which `rows` are there), columns from `column` on.
+  // Accumulators of 64 rows (of which `rows` are there), columns from `column` on, by all lanes of a warp.
   template <int kCount>
   __device__ void write_tile(const float (&sums)[kCount], float factor, int64_t token, int64_t head, int rows,
                              int column, int thread) const {
     const int first_row = thread / 32 * 16 + thread % 32 / 4;
-    const int first_column = column + 2 * (thread % 4);
+    column += 2 * (thread % 4);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = first_row + 8 * half;
-      if (r >= rows) continue;
-      D* row = to.row(token + r, head);
+      D* row = to.row(token + r, head) + column;
+      const int columns = r < rows ? to.size - column : 0;
 #pragma unroll
-      for (int n = 0; n < kCount / 4; ++n) {
-        const int c = first_column + 8 * n;
-        if (c < to.size) write(row + c, factor * sums[4 * n + 2 * half], factor * sums[4 * n + 2 * half + 1]);
+      for (int n = 0; n < kCount / 4; n += 2) {
+        const float* first = sums + 4 * n + 2 * half;
+        const float* second = first + 4;
+        if constexpr (std::is_same_v<D, BFloat>) {
+          write_blocks(pack_pair(factor * first[0], factor * first[1]),
+                       pack_pair(factor * second[0], factor * second[1]), row + 8 * n, columns - 8 * n, thread % 2);
+        } else {
+          if (8 * n < columns) write(row + 8 * n, factor * first[0], factor * first[1]);
+          if (8 * n + 8 < columns) write(row + 8 * n + 8, factor * second[0], factor * second[1]);
+        }
       }
+    }
+  }
+
+ private:
+  __device__ void write(float* at, float first, float second) const {
+    float2 pair = {first, second};
+    if (adds) {
+      const float2 before = *reinterpret_cast<const float2*>(at);
+      pair.x += before.x;
+      pair.y += before.y;
+    }
+    *reinterpret_cast<float2*>(at) = pair;
+  }
+  // Of two blocks of 8 columns an even lane takes its neighbour's part of the first, an odd one that of the second:
+  // four lanes write the 32 bytes of a row together. `at`, `columns`: the lane's own place in the first block, and how
+  // many columns there are from it on.
+  __device__ void write_blocks(uint32_t first, uint32_t second, BFloat* at, int columns, int is_odd) const {
+    const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, is_odd != 0 ? first : second, 1);
+    const uint2 words = is_odd != 0 ? uint2{other, second} : uint2{first, other};
+    if (columns <= 8 * is_odd) return;
+    at += 6 * is_odd;
+    if (takes_words) {
+      *reinterpret_cast<uint2*>(at) = words;
+    } else {
+      reinterpret_cast<uint32_t*>(at)[0] = words.x;
+      reinterpret_cast<uint32_t*>(at)[1] = words.y;
     }
   }
 };
@@ -190,7 +214,8 @@ struct DocumentMemory {
   static constexpr uint32_t kEmpty = kFull + 8 * kDocumentStages;
   static constexpr uint32_t kKeysFull = kEmpty + 8 * kDocumentStages;
   static constexpr uint32_t kKeysEmpty = kKeysFull + 8;
-  static constexpr uint32_t kPasses = kKeysEmpty + 8;
+  static constexpr uint32_t kDscoresFull = kKeysEmpty + 8;  // [step % 2][warpgroup]
+  static constexpr uint32_t kPasses = kDscoresFull + 8 * 4;
   static constexpr uint32_t kBytes = kPasses + kDocumentPasses * sizeof(DocumentPass);
   static constexpr int kAllocatedBytes = static_cast<int>(kBytes) + 1023;
 };
@@ -441,16 +466,24 @@ class DocumentProducts {
       float value_sums[kSize / 2];
       clear(key_sums);
       clear(value_sums);
+      DeferredTile before = {0, -1};
 #pragma unroll 1
       for (int i = 0; i < arguments_.group; ++i) {
         const int query_head = pass.head_of_group(i, arguments_.group);
 #pragma unroll 1
         for (int tile = pass.first_tile; tile < pass.end_tile; ++tile) {
           wait_for_phase(shared_ + Memory::kFull + 8 * stage.index, stage.phase);
-          add_tile(pass, query_head, tile, stage.index, step, key_sums, value_sums);
+          if constexpr (kDefersQueries) {
+            add_tile_deferred(pass, query_head, tile, stage.index, step, before, key_sums, value_sums);
+          } else {
+            add_tile(pass, query_head, tile, stage.index, step % 2, key_sums, value_sums);
+          }
           stage.advance();
-          step ^= 1;
+          ++step;
         }
+      }
+      if constexpr (kDefersQueries) {
+        if (before.tile >= 0) multiply_deferred(pass, before, step - 1, forgotten(thread_));
       }
       const int thread = forgotten(thread_);
       __syncwarp();
@@ -470,10 +503,9 @@ class DocumentProducts {
     const uint32_t query = shared_ + Memory::kQueries + stage * Memory::kTile;
     const uint32_t doutput = shared_ + Memory::kDoutputs + stage * Memory::kTile;
     const uint32_t dscores = shared_ + Memory::kDscores + step * 2 * kPanelBytes;
-    const bool is_visible = uniform(DocumentMask(pass, warpgroup_, tile).is_any_visible());
-    const bool other_is_visible = uniform(DocumentMask(pass, 1 - warpgroup_, tile).is_any_visible());
+    const bool other_is_seen = is_seen(pass, 1 - warpgroup_, tile);
     float query_sums[kSize / 4];
-    if (is_visible) {
+    if (is_seen(pass, warpgroup_, tile)) {
       const uint32_t key = shared_ + Memory::kKeys + warpgroup_ * Memory::kTile;
       const uint32_t value = shared_ + Memory::kValues + warpgroup_ * Memory::kTile;
       float scores[32];    // [key][query]
@@ -521,7 +553,7 @@ class DocumentProducts {
       meet<kProductsMeet, kPair>();
       fence_registers();
       multiply_queries(query_sums, dscores, warpgroup_, false);
-      if (other_is_visible) multiply_queries(query_sums, dscores, 1 - warpgroup_, true);
+      if (other_is_seen) multiply_queries(query_sums, dscores, 1 - warpgroup_, true);
       commit_products();
       wait_for_products<0>();
       hold(weights);
@@ -540,6 +572,134 @@ class DocumentProducts {
     __syncwarp();
     if (thread % 32 == 0) arrive(shared_ + Memory::kEmpty + 8 * stage);
     finish_queries(pass, query_head, tile, thread, query_sums);
+  }
+
+  // A tile whose dQ is still to be multiplied.
+  struct DeferredTile {
+    int query_head;
+    int tile;  // -1: none
+  };
+
+  // Whether a tile sees any of the keys of a warpgroup.
+  static __device__ bool is_seen(const DocumentPass& pass, int warpgroup, int tile) {
+    return uniform(DocumentMask(pass, warpgroup, tile).is_any_visible());
+  }
+
+  __device__ void wait_for_dscores(int step) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      wait_for_phase(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * i, step / 2 % 2);
+    }
+  }
+  __device__ void begin_deferred(const DocumentPass& pass, const DeferredTile& before, int step,
+                                 float (&query_sums)[kSize / 4]) const {
+    wait_for_dscores(step);
+    const uint32_t dscores = shared_ + Memory::kDscores + step % 2 * 2 * kPanelBytes;
+    if (is_seen(pass, warpgroup_, before.tile)) {
+      multiply_queries(query_sums, dscores, warpgroup_, false);
+      if (is_seen(pass, 1 - warpgroup_, before.tile)) multiply_queries(query_sums, dscores, 1 - warpgroup_, true);
+    } else {
+      multiply_queries(query_sums, dscores, 1 - warpgroup_, false);
+    }
+    commit_products();
+  }
+  __device__ void multiply_deferred(const DocumentPass& pass, const DeferredTile& before, int step, int thread) const {
+    float query_sums[kSize / 4];
+    fence_registers();
+    begin_deferred(pass, before, step, query_sums);
+    wait_for_products<0>();
+    hold(query_sums);
+    finish_queries(pass, before.query_head, before.tile, thread, query_sums);
+  }
+
+  // As add_tile(); leaves dQ of this tile for later.
+  __device__ void add_tile_deferred(const DocumentPass& pass, int query_head, int tile, int stage, int step,
+                                    DeferredTile& before, float (&key_sums)[kSize / 2],
+                                    float (&value_sums)[kSize / 2]) const {
+    const int thread = forgotten(thread_);
+    if (is_seen(pass, warpgroup_, tile)) {
+      if (before.tile >= 0) {
+        multiply_tile<true>(pass, tile, stage, step, before, thread, key_sums, value_sums);
+      } else {
+        multiply_tile<false>(pass, tile, stage, step, before, thread, key_sums, value_sums);
+      }
+    } else {
+      arrive(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * warpgroup_);
+      if (before.tile >= 0) multiply_deferred(pass, before, step - 1, thread);
+    }
+    __syncwarp();
+    if (thread % 32 == 0) arrive(shared_ + Memory::kEmpty + 8 * stage);
+    before = {query_head, tile};
+  }
+
+  template <bool kHasBefore>
+  __device__ void multiply_tile(const DocumentPass& pass, int tile, int stage, int step, const DeferredTile& before,
+                                int thread, float (&key_sums)[kSize / 2], float (&value_sums)[kSize / 2]) const {
+    const uint32_t query = shared_ + Memory::kQueries + stage * Memory::kTile;
+    const uint32_t doutput = shared_ + Memory::kDoutputs + stage * Memory::kTile;
+    const float* log_sum_exps =
+        reinterpret_cast<const float*>(base_ + Memory::kRows + stage * Memory::kRowsOfStage) + 2 * (thread % 4);
+    float query_sums[kSize / 4];
+    uint32_t weights[4][4];  // P^T
+    {
+      float scores[32];  // [key][query]
+      fence_registers();
+      multiply_rows(scores, shared_ + Memory::kKeys + warpgroup_ * Memory::kTile, query);
+      commit_products();
+      if constexpr (kHasBefore) {
+        begin_deferred(pass, before, step - 1, query_sums);
+        wait_for_products<1>();
+      } else {
+        wait_for_products<0>();
+      }
+      hold(scores);
+      exponentiate(DocumentMask(pass, warpgroup_, tile), log_sum_exps, thread, scores);
+      pack(scores, weights);
+    }
+    fence_registers();
+    multiply_columns(value_sums, weights, doutput);
+    commit_products();
+    if constexpr (kHasBefore) {
+      wait_for_products<1>();
+      hold(query_sums);
+      finish_queries(pass, before.query_head, before.tile, thread, query_sums);
+    }
+    float products[32];  // V dO^T
+    fence_registers();
+    multiply_rows(products, shared_ + Memory::kValues + warpgroup_ * Memory::kTile, doutput);
+    commit_products();
+    wait_for_products<0>();
+    hold(products);
+    const float* deltas = log_sum_exps + kDocumentTile;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float2 delta = *reinterpret_cast<const float2*>(deltas + 8 * n);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t pair = weights[n / 2][n % 2 * 2 + half];
+        float* dscore = products + 4 * n + 2 * half;
+        dscore[0] = __uint_as_float(pair << 16) * (dscore[0] - delta.x);
+        dscore[1] = __uint_as_float(pair & 0xFFFF0000u) * (dscore[1] - delta.y);
+      }
+    }
+    uint32_t dscore_words[4][4];  // dS^T
+    pack(products, dscore_words);
+    // Where the lane's row of the first fragment goes.
+    const int row = thread / 32 * 16 + thread % 16;
+    const uint32_t place = shared_ + Memory::kDscores + (step % 2 * 2 + warpgroup_) * kPanelBytes +
+                           static_cast<uint32_t>(row * 128 + ((thread % 32 / 16) ^ (row % 8)) * 16);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) store_matrices(place ^ static_cast<uint32_t>(k << 5), dscore_words[k]);
+    publish_to_products();
+    arrive(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * warpgroup_);
+    fence_registers();
+    multiply_columns(key_sums, dscore_words, query);
+    commit_products();
+    wait_for_products<0>();
+    hold(weights);
+    hold(dscore_words);
+    hold(key_sums);
+    hold(value_sums);
   }
 
   // products (64 x 64) = rows of `left` * rows of `right`, transposed.
@@ -662,6 +822,7 @@ __device__ void document_gradients(const DocumentArguments& arguments, const Gra
       init_barrier(shared + Memory::kFull + 8 * i, kWarpgroup);
       init_barrier(shared + Memory::kEmpty + 8 * i, kMultiplyingWarps);
     }
+    for (int i = 0; i < 4; ++i) init_barrier(shared + Memory::kDscoresFull + 8 * i, kWarpgroup);
     init_barrier(shared + Memory::kKeysFull, kWarpgroup);
     init_barrier(shared + Memory::kKeysEmpty, kMultiplyingWarps);
   }

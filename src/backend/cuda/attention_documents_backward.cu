@@ -49,7 +49,7 @@ bool has_warpgroup_products() {
 
 template <typename D>
 GradientView<D> gradient_view(const Tensor& tensor, bool adds) {
-  return {heads_view<D>(tensor), adds};
+  return {heads_view<D>(tensor), adds, rows_are_vectors(tensor, 8)};
 }
 
 }  // namespace

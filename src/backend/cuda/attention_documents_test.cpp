@@ -38,6 +38,7 @@ struct Shape {
   int64_t value_size = 128;
   int64_t gap = 0;  // elements between heads
   bool adds = false;
+  bool narrow = false;  // gradients that are written in words of 4 bytes
   float spread = 1.0f;  // of queries and keys
 };
 
@@ -234,9 +235,9 @@ Results<T> run(Problem& problem, EmulatedBlock::Timing timing, uint32_t seed) {
                                        &next,
                                        waiting.data(),
                                        tiles};
-  const GradientView<D> dquery = {results.dquery.template view<D>(), shape.adds};
-  const GradientView<D> dkey = {results.dkey.template view<D>(), shape.adds};
-  const GradientView<D> dvalue = {results.dvalue.template view<D>(), shape.adds};
+  const GradientView<D> dquery = {results.dquery.template view<D>(), shape.adds, !shape.narrow};
+  const GradientView<D> dkey = {results.dkey.template view<D>(), shape.adds, !shape.narrow};
+  const GradientView<D> dvalue = {results.dvalue.template view<D>(), shape.adds, !shape.narrow};
   EmulatedBlock block(kBlock, kDocumentThreads, DocumentMemory<kSize>::kAllocatedBytes, timing, seed);
   block.run([&] { document_gradients<kSize, D>(arguments, dquery, dkey, dvalue, block.shared_memory()); });
   return results;
@@ -278,9 +279,9 @@ void check(const Shape& shape, const std::string& what, EmulatedBlock::Timing ti
   const double dvalue = error_of(results.dvalue, problem.dvalue, problem.covered_keys, shape);
   const std::string text = fmt::format("{}: dquery {:.2e}, dkey {:.2e}, dvalue {:.2e}", what, dquery, dkey, dvalue);
   // Roundings of P, dS and the results to 8 bits.
-  EXPECT_LT(dquery, 6e-3) << text;
-  EXPECT_LT(dkey, 6e-3) << text;
-  EXPECT_LT(dvalue, 6e-3) << text;
+  EXPECT_LT(dquery, 9e-3) << text;
+  EXPECT_LT(dkey, 9e-3) << text;
+  EXPECT_LT(dvalue, 9e-3) << text;
   if (std::getenv("SHOW") != nullptr) fmt::print("{}\n", text);
 }
 
@@ -325,12 +326,9 @@ TEST(DocumentKernel, HeadsAndSizes) {
     shape.group = group;
     shape.key_heads = 2;
     check<128, uint16_t>(shape, fmt::format("group {}", group));
-    check<64, uint16_t>(
-        [&] {
-          shape.key_size = shape.value_size = 64;
-          return shape;
-        }(),
-        fmt::format("64 elements, group {}", group));
+    shape.key_size = shape.value_size = 64;
+    shape.narrow = true;
+    check<64, uint16_t>(shape, fmt::format("64 elements, group {}", group));
   }
   Shape shape = documents({129, 70});
   shape.key_size = 96;
@@ -339,7 +337,10 @@ TEST(DocumentKernel, HeadsAndSizes) {
   check<128, float>(shape, "96 and 40 elements, views");
   shape.adds = true;
   check<128, float>(shape, "96 and 40 elements, views, added to");
+  shape.adds = false;
+  check<128, uint16_t>(shape, "96 and 40 elements, views, bfloat16");
   shape.key_size = 8;
+  shape.adds = true;
   check<64, float>(shape, "8 and 40 elements, views, added to");
 }
 

@@ -472,10 +472,11 @@ inline void __syncthreads() {
 inline void __syncwarp() {
   EmulatedBlock::current().meet_warp();
 }
-inline float __shfl_xor_sync(uint32_t, float value, int distance) {
+template <typename T>
+T __shfl_xor_sync(uint32_t, T value, int distance) {
   EmulatedBlock& block = EmulatedBlock::current();
   const int lane = block.thread % 32;
-  return std::bit_cast<float>(block.exchange(std::bit_cast<uint32_t>(value))[lane ^ distance]);
+  return std::bit_cast<T>(block.exchange(std::bit_cast<uint32_t>(value))[lane ^ distance]);
 }
 
 inline void init_barrier(uint32_t barrier, int arrivals) {
