@@ -62,9 +62,8 @@ struct DocumentArguments {
 // How a gradient is written: over what is there, or added to it (float32).
 template <typename D>
 struct GradientView {
-  HeadsView<D> to;
+  HeadsView<D> to;  // rows that begin at multiples of 8 bytes
   bool adds;
-  bool takes_words;  // of 8 bytes, where that is no matter of course
 
   // Accumulators of 64 rows (of which `rows` are there), columns from `column` on, by all lanes of a warp.
   template <int kCount>
@@ -108,14 +107,7 @@ struct GradientView {
   __device__ void write_blocks(uint32_t first, uint32_t second, BFloat* at, int columns, int is_odd) const {
     const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, is_odd != 0 ? first : second, 1);
     const uint2 words = is_odd != 0 ? uint2{other, second} : uint2{first, other};
-    if (columns <= 8 * is_odd) return;
-    at += 6 * is_odd;
-    if (takes_words) {
-      *reinterpret_cast<uint2*>(at) = words;
-    } else {
-      reinterpret_cast<uint32_t*>(at)[0] = words.x;
-      reinterpret_cast<uint32_t*>(at)[1] = words.y;
-    }
+    if (columns > 8 * is_odd) *reinterpret_cast<uint2*>(at + 6 * is_odd) = words;
   }
 };
 
@@ -370,18 +362,15 @@ class DocumentCopies {
   __device__ void finish() {
     if (!is_step_coming_ && !are_keys_coming_) return;
     wait_for_copies<kLater>();
-    if (are_keys_coming_) {
-      publish_to_products();
-      arrive(shared_ + Memory::kKeysFull);
-      are_keys_coming_ = false;
-    }
-    if (!is_step_coming_) return;
-    is_step_coming_ = false;
     float* rows = rows_of(coming_.index);
-    if (thread_ < kDocumentTile || !makes_sums_) rows[thread_] = own_;
-    if (makes_sums_) make_sums(rows + kDocumentTile);
+    if (is_step_coming_) {
+      if (thread_ < kDocumentTile || !makes_sums_) rows[thread_] = own_;
+      if (makes_sums_) make_sums(rows + kDocumentTile);
+    }
     publish_to_products();
-    arrive(shared_ + Memory::kFull + 8 * coming_.index);
+    if (are_keys_coming_) arrive(shared_ + Memory::kKeysFull);
+    if (is_step_coming_) arrive(shared_ + Memory::kFull + 8 * coming_.index);
+    are_keys_coming_ = is_step_coming_ = false;
   }
 
   // The thread reads the chunks that it has copied itself.
@@ -707,13 +696,13 @@ class DocumentProducts {
 #pragma unroll
     for (int k = 0; k < kSize / 16; ++k) {
       const uint32_t offset = k / 4 * kPanelBytes + k % 4 * 32;
-      multiply_shared<false, false>(products, operand(left + offset), operand(right + offset), k > 0);
+      multiply_shared<false, false>(products, operand(left, offset), operand(right, offset), k > 0);
     }
   }
   // sums (64 x kSize) += weights (64 x 64) * rows of `right`.
   static __device__ void multiply_columns(float (&sums)[kSize / 2], const uint32_t (&weights)[4][4], uint32_t right) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) multiply_registers<true>(sums, weights[k], operand(right + k * 2048));
+    for (int k = 0; k < 4; ++k) multiply_registers<true>(sums, weights[k], operand(right, k * 2048));
   }
   // The warpgroup's elements of dQ = or += dS * K for the 64 keys of a warpgroup.
   __device__ void multiply_queries(float (&sums)[kSize / 4], uint32_t dscores, int keys_of, bool adds) const {
@@ -722,7 +711,7 @@ class DocumentProducts {
                            (kSize == 128 ? warpgroup_ * kPanelBytes : static_cast<uint32_t>(warpgroup_ * 64));
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      multiply_shared<true, true>(sums, operand(left + k * 2048), operand(right + k * 2048), adds || k > 0);
+      multiply_shared<true, true>(sums, operand(left, k * 2048), operand(right, k * 2048), adds || k > 0);
     }
   }
 

@@ -111,14 +111,14 @@ __device__ void hold(uint32_t (&registers)[kCount][4]) {
 
 inline constexpr uint32_t kPanelBytes = 64 * 128;
 
-// An operand in panels that follow each other, from `address` on. By rows: 32 bytes further are the next 16 elements.
-// By columns: 2,048 bytes further are the next 16 rows, 128 bytes of a row are 64 rows of the operand, the next 64 are
-// in the next panel.
-__device__ inline uint64_t operand(uint32_t address) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
-  constexpr uint64_t kNextPanel = uint64_t{kPanelBytes >> 4} << 16;
-  return kSwizzle128 | kEightRows | kNextPanel | (address >> 4);
+// An operand in panels that follow each other, from `address` + `offset` on. By rows: 32 bytes further are the next 16
+// elements. By columns: 2,048 bytes further are the next 16 rows, 128 bytes of a row are 64 rows of the operand, the
+// next 64 are in the next panel. `offset` is a constant where it is known to the compiler, so that it is added once.
+__device__ inline uint64_t operand(uint32_t address, uint32_t offset) {
+  constexpr uint32_t kSwizzle128 = uint32_t{1} << 30;
+  constexpr uint32_t kEightRows = 1024 >> 4;
+  constexpr uint32_t kNextPanel = (kPanelBytes >> 4) << 16;
+  return uint64_t{kSwizzle128 | kEightRows} << 32 | ((address >> 4) + (kNextPanel + (offset >> 4)));
 }
 
 // sums (64 x N) = or += a (64 x 16) * b (16 x N), both operands in shared memory, each read by rows or by columns.
