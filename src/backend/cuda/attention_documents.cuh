@@ -37,10 +37,6 @@ inline constexpr int kDocumentPasses = 3;  // descriptions of passes
 inline constexpr int kMultiplyingRegisters = 232;
 inline constexpr int kCopyingRegisters = 40;
 
-// Whether dQ of a tile is multiplied while the exponentials of the next tile are computed, and the two warpgroups may
-// be most of a tile apart; otherwise at once.
-inline constexpr bool kDefersQueries = true;
-
 struct DocumentArguments {
   HeadsView<const BFloat> query;
   HeadsView<const BFloat> key;
@@ -212,9 +208,8 @@ struct DocumentMemory {
   static constexpr int kAllocatedBytes = static_cast<int>(kBytes) + 1023;
 };
 
-// Numbers of named barriers.
-inline constexpr int kProductsMeet = 1;
-inline constexpr int kCopiesMeet = 2;
+// Number of the named barrier of the threads that copy.
+inline constexpr int kCopiesMeet = 1;
 
 // The stage of a step and how often it has been used before.
 struct DocumentStage {
@@ -428,7 +423,6 @@ __device__ void clear(float (&sums)[kCount]) {
 template <int kSize, typename D>
 class DocumentProducts {
   using Memory = DocumentMemory<kSize>;
-  static constexpr int kPair = kDocumentThreads - kWarpgroup;  // threads of both warpgroups
 
  public:
   __device__ DocumentProducts(const DocumentArguments& arguments, const GradientView<D>& dquery,
@@ -455,25 +449,29 @@ class DocumentProducts {
       float value_sums[kSize / 2];
       clear(key_sums);
       clear(value_sums);
-      DeferredTile before = {0, -1};
+      Tile before;
 #pragma unroll 1
       for (int i = 0; i < arguments_.group; ++i) {
-        const int query_head = pass.head_of_group(i, arguments_.group);
+        Tile tile = {pass.head_of_group(i, arguments_.group), pass.first_tile};
 #pragma unroll 1
-        for (int tile = pass.first_tile; tile < pass.end_tile; ++tile) {
+        for (; tile.number < pass.end_tile; ++tile.number) {
           wait_for_phase(shared_ + Memory::kFull + 8 * stage.index, stage.phase);
-          if constexpr (kDefersQueries) {
-            add_tile_deferred(pass, query_head, tile, stage.index, step, before, key_sums, value_sums);
+          if (!is_seen(pass, warpgroup_, tile)) {
+            if (before.is_there()) add_queries(pass, before, step - 1);
+            arrive_with_dscores(step);
+          } else if (before.is_there()) {
+            add_tile<true>(pass, tile, stage.index, before, step, key_sums, value_sums);
           } else {
-            add_tile(pass, query_head, tile, stage.index, step % 2, key_sums, value_sums);
+            add_tile<false>(pass, tile, stage.index, before, step, key_sums, value_sums);
           }
+          __syncwarp();
+          if (thread_ % 32 == 0) arrive(shared_ + Memory::kEmpty + 8 * stage.index);
+          before = tile;
           stage.advance();
           ++step;
         }
       }
-      if constexpr (kDefersQueries) {
-        if (before.tile >= 0) multiply_deferred(pass, before, step - 1, forgotten(thread_));
-      }
+      if (before.is_there()) add_queries(pass, before, step - 1);
       const int thread = forgotten(thread_);
       __syncwarp();
       if (thread % 32 == 0) arrive(shared_ + Memory::kKeysEmpty);
@@ -484,180 +482,47 @@ class DocumentProducts {
   }
 
  private:
-  // A tile of queries, once for what the warpgroup's keys add and once for what only the other's do: the compiler can
-  // follow products under way as long as no branches meet between their start and the wait for them.
-  __device__ void add_tile(const DocumentPass& pass, int query_head, int tile, int stage, int step,
-                           float (&key_sums)[kSize / 2], float (&value_sums)[kSize / 2]) const {
-    const int thread = forgotten(thread_);
-    const uint32_t query = shared_ + Memory::kQueries + stage * Memory::kTile;
-    const uint32_t doutput = shared_ + Memory::kDoutputs + stage * Memory::kTile;
-    const uint32_t dscores = shared_ + Memory::kDscores + step * 2 * kPanelBytes;
-    const bool other_is_seen = is_seen(pass, 1 - warpgroup_, tile);
-    float query_sums[kSize / 4];
-    if (is_seen(pass, warpgroup_, tile)) {
-      const uint32_t key = shared_ + Memory::kKeys + warpgroup_ * Memory::kTile;
-      const uint32_t value = shared_ + Memory::kValues + warpgroup_ * Memory::kTile;
-      float scores[32];    // [key][query]
-      float products[32];  // V dO^T
-      fence_registers();
-      multiply_rows(scores, key, query);
-      commit_products();
-      multiply_rows(products, value, doutput);
-      commit_products();
-      wait_for_products<1>();
-      hold(scores);
-
-      const float* log_sum_exps =
-          reinterpret_cast<const float*>(base_ + Memory::kRows + stage * Memory::kRowsOfStage) + 2 * (thread % 4);
-      exponentiate(DocumentMask(pass, warpgroup_, tile), log_sum_exps, thread, scores);
-      uint32_t weights[4][4];  // P^T
-      pack(scores, weights);
-      fence_registers();
-      multiply_columns(value_sums, weights, doutput);
-      commit_products();
-      wait_for_products<1>();
-      hold(products);
-      const float* deltas = log_sum_exps + kDocumentTile;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const float2 delta = *reinterpret_cast<const float2*>(deltas + 8 * n);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int k = 4 * n + j;
-          products[k] = scores[k] * (products[k] - (j % 2 == 0 ? delta.x : delta.y));
-        }
-      }
-      uint32_t dscore_words[4][4];  // dS^T
-      pack(products, dscore_words);
-      // Where the lane's row of the first fragment goes.
-      const int row = thread / 32 * 16 + thread % 16;
-      const uint32_t place =
-          dscores + warpgroup_ * kPanelBytes + static_cast<uint32_t>(row * 128 + ((thread % 32 / 16) ^ (row % 8)) * 16);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) store_matrices(place ^ static_cast<uint32_t>(k << 5), dscore_words[k]);
-      publish_to_products();
-      fence_registers();
-      multiply_columns(key_sums, dscore_words, query);
-      commit_products();
-      meet<kProductsMeet, kPair>();
-      fence_registers();
-      multiply_queries(query_sums, dscores, warpgroup_, false);
-      if (other_is_seen) multiply_queries(query_sums, dscores, 1 - warpgroup_, true);
-      commit_products();
-      wait_for_products<0>();
-      hold(weights);
-      hold(dscore_words);
-      hold(key_sums);
-      hold(value_sums);
-      hold(query_sums);
-    } else {
-      meet<kProductsMeet, kPair>();
-      fence_registers();
-      multiply_queries(query_sums, dscores, 1 - warpgroup_, false);
-      commit_products();
-      wait_for_products<0>();
-      hold(query_sums);
-    }
-    __syncwarp();
-    if (thread % 32 == 0) arrive(shared_ + Memory::kEmpty + 8 * stage);
-    finish_queries(pass, query_head, tile, thread, query_sums);
-  }
-
-  // A tile whose dQ is still to be multiplied.
-  struct DeferredTile {
-    int query_head;
-    int tile;  // -1: none
+  // Of queries, of a head of the group.
+  struct Tile {
+    int query_head = 0;
+    int number = -1;
+    __device__ bool is_there() const { return number >= 0; }
   };
 
   // Whether a tile sees any of the keys of a warpgroup.
-  static __device__ bool is_seen(const DocumentPass& pass, int warpgroup, int tile) {
-    return uniform(DocumentMask(pass, warpgroup, tile).is_any_visible());
+  static __device__ bool is_seen(const DocumentPass& pass, int warpgroup, const Tile& tile) {
+    return uniform(DocumentMask(pass, warpgroup, tile.number).is_any_visible());
   }
 
-  __device__ void wait_for_dscores(int step) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      wait_for_phase(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * i, step / 2 % 2);
-    }
-  }
-  __device__ void begin_deferred(const DocumentPass& pass, const DeferredTile& before, int step,
-                                 float (&query_sums)[kSize / 4]) const {
-    wait_for_dscores(step);
-    const uint32_t dscores = shared_ + Memory::kDscores + step % 2 * 2 * kPanelBytes;
-    if (is_seen(pass, warpgroup_, before.tile)) {
-      multiply_queries(query_sums, dscores, warpgroup_, false);
-      if (is_seen(pass, 1 - warpgroup_, before.tile)) multiply_queries(query_sums, dscores, 1 - warpgroup_, true);
-    } else {
-      multiply_queries(query_sums, dscores, 1 - warpgroup_, false);
-    }
-    commit_products();
-  }
-  __device__ void multiply_deferred(const DocumentPass& pass, const DeferredTile& before, int step, int thread) const {
-    float query_sums[kSize / 4];
-    fence_registers();
-    begin_deferred(pass, before, step, query_sums);
-    wait_for_products<0>();
-    hold(query_sums);
-    finish_queries(pass, before.query_head, before.tile, thread, query_sums);
-  }
-
-  // As add_tile(); leaves dQ of this tile for later.
-  __device__ void add_tile_deferred(const DocumentPass& pass, int query_head, int tile, int stage, int step,
-                                    DeferredTile& before, float (&key_sums)[kSize / 2],
-                                    float (&value_sums)[kSize / 2]) const {
-    const int thread = forgotten(thread_);
-    if (is_seen(pass, warpgroup_, tile)) {
-      if (before.tile >= 0) {
-        multiply_tile<true>(pass, tile, stage, step, before, thread, key_sums, value_sums);
-      } else {
-        multiply_tile<false>(pass, tile, stage, step, before, thread, key_sums, value_sums);
-      }
-    } else {
-      arrive(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * warpgroup_);
-      if (before.tile >= 0) multiply_deferred(pass, before, step - 1, thread);
-    }
-    __syncwarp();
-    if (thread % 32 == 0) arrive(shared_ + Memory::kEmpty + 8 * stage);
-    before = {query_head, tile};
-  }
-
+  // Adds a tile to dK and dV and makes its dS; meanwhile, dQ of the tile before. The compiler can follow products under
+  // way as long as no branches meet between their start and the wait for them.
   template <bool kHasBefore>
-  __device__ void multiply_tile(const DocumentPass& pass, int tile, int stage, int step, const DeferredTile& before,
-                                int thread, float (&key_sums)[kSize / 2], float (&value_sums)[kSize / 2]) const {
+  __device__ void add_tile(const DocumentPass& pass, const Tile& tile, int stage, const Tile& before, int step,
+                           float (&key_sums)[kSize / 2], float (&value_sums)[kSize / 2]) const {
+    const int thread = forgotten(thread_);
     const uint32_t query = shared_ + Memory::kQueries + stage * Memory::kTile;
     const uint32_t doutput = shared_ + Memory::kDoutputs + stage * Memory::kTile;
     const float* log_sum_exps =
         reinterpret_cast<const float*>(base_ + Memory::kRows + stage * Memory::kRowsOfStage) + 2 * (thread % 4);
     float query_sums[kSize / 4];
+    float products[32];      // V dO^T
     uint32_t weights[4][4];  // P^T
     {
       float scores[32];  // [key][query]
       fence_registers();
       multiply_rows(scores, shared_ + Memory::kKeys + warpgroup_ * Memory::kTile, query);
       commit_products();
-      if constexpr (kHasBefore) {
-        begin_deferred(pass, before, step - 1, query_sums);
-        wait_for_products<1>();
-      } else {
-        wait_for_products<0>();
-      }
+      multiply_rows(products, shared_ + Memory::kValues + warpgroup_ * Memory::kTile, doutput);
+      commit_products();
+      wait_for_products<1>();
       hold(scores);
-      exponentiate(DocumentMask(pass, warpgroup_, tile), log_sum_exps, thread, scores);
+      exponentiate(DocumentMask(pass, warpgroup_, tile.number), log_sum_exps, thread, scores);
       pack(scores, weights);
     }
     fence_registers();
     multiply_columns(value_sums, weights, doutput);
     commit_products();
-    if constexpr (kHasBefore) {
-      wait_for_products<1>();
-      hold(query_sums);
-      finish_queries(pass, before.query_head, before.tile, thread, query_sums);
-    }
-    float products[32];  // V dO^T
-    fence_registers();
-    multiply_rows(products, shared_ + Memory::kValues + warpgroup_ * Memory::kTile, doutput);
-    commit_products();
-    wait_for_products<0>();
+    wait_for_products<1>();
     hold(products);
     const float* deltas = log_sum_exps + kDocumentTile;
 #pragma unroll
@@ -677,18 +542,99 @@ class DocumentProducts {
     const int row = thread / 32 * 16 + thread % 16;
     const uint32_t place = shared_ + Memory::kDscores + (step % 2 * 2 + warpgroup_) * kPanelBytes +
                            static_cast<uint32_t>(row * 128 + ((thread % 32 / 16) ^ (row % 8)) * 16);
+    if constexpr (kHasBefore) wait_for_dscores(step - 1);
 #pragma unroll
     for (int k = 0; k < 4; ++k) store_matrices(place ^ static_cast<uint32_t>(k << 5), dscore_words[k]);
     publish_to_products();
-    arrive(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * warpgroup_);
+    wait_for_products<0>();
+    hold(weights);
+    hold(value_sums);
+    if constexpr (kHasBefore) {
+      begin_queries(pass, before, query_sums);
+      multiply_queries(pass, before, step - 1, query_sums);
+    }
     fence_registers();
     multiply_columns(key_sums, dscore_words, query);
     commit_products();
+    if constexpr (kHasBefore) {
+      wait_for_products<1>();
+      hold(query_sums);
+    }
+    arrive_with_dscores(step);
+    if constexpr (kHasBefore) write_queries(pass, before, query_sums);
     wait_for_products<0>();
-    hold(weights);
     hold(dscore_words);
     hold(key_sums);
-    hold(value_sums);
+  }
+
+  // dS of the warpgroup is there, and its dQ of the step before is done.
+  __device__ void arrive_with_dscores(int step) const {
+    arrive(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * warpgroup_);
+  }
+  // Of both warpgroups; then the dS of the step before that may be written over.
+  __device__ void wait_for_dscores(int step) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      wait_for_phase(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * i, step / 2 % 2);
+    }
+  }
+
+  // What the passes before have left of a tile's dQ; its sums are undefined where there were none.
+  __device__ void begin_queries(const DocumentPass& pass, const Tile& tile, float (&sums)[kSize / 4]) const {
+    clear(sums);
+    if (pass.is_first(tile.number)) return;
+    const float4* own = waiting(tile);
+#pragma unroll
+    for (int i = 0; i < kSize / 16; ++i) {
+      const float4 word = own[i * kWarpgroup];
+      sums[4 * i] = word.x;
+      sums[4 * i + 1] = word.y;
+      sums[4 * i + 2] = word.z;
+      sums[4 * i + 3] = word.w;
+    }
+  }
+  // Starts the products of a tile's dQ. The dS of both warpgroups are there.
+  __device__ void multiply_queries(const DocumentPass& pass, const Tile& tile, int step,
+                                   float (&sums)[kSize / 4]) const {
+    const uint32_t dscores = shared_ + Memory::kDscores + step % 2 * 2 * kPanelBytes;
+    fence_registers();
+    if (is_seen(pass, warpgroup_, tile)) {
+      multiply_dscores(sums, dscores, warpgroup_, true);
+      if (is_seen(pass, 1 - warpgroup_, tile)) multiply_dscores(sums, dscores, 1 - warpgroup_, true);
+    } else {
+      multiply_dscores(sums, dscores, 1 - warpgroup_, true);
+    }
+    commit_products();
+  }
+  // Leaves dQ to the passes that follow, or writes it after the last one.
+  __device__ void write_queries(const DocumentPass& pass, const Tile& tile, const float (&sums)[kSize / 4]) const {
+    if (pass.is_last(tile.number)) {
+      dquery_.write_tile(sums, arguments_.scale, pass.q_begin + tile.number * kDocumentTile,
+                         pass.key_head * arguments_.group + tile.query_head, pass.rows(tile.number),
+                         warpgroup_ * (kSize / 2), forgotten(thread_));
+      return;
+    }
+    float4* own = waiting(tile);
+#pragma unroll
+    for (int i = 0; i < kSize / 16; ++i) {
+      own[i * kWarpgroup] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
+    }
+  }
+  __device__ void add_queries(const DocumentPass& pass, const Tile& tile, int step) const {
+    float sums[kSize / 4];
+    wait_for_dscores(step);
+    begin_queries(pass, tile, sums);
+    multiply_queries(pass, tile, step, sums);
+    wait_for_products<0>();
+    hold(sums);
+    write_queries(pass, tile, sums);
+  }
+  // Where the thread's sums of a tile wait.
+  __device__ float4* waiting(const Tile& tile) const {
+    return arguments_.waiting +
+           ((blockIdx.x * arguments_.group + tile.query_head) * arguments_.waiting_tiles + tile.number) *
+               (kDocumentTile * kSize / 4) +
+           warpgroup_ * (kSize / 16 * kWarpgroup) + forgotten(thread_);
   }
 
   // products (64 x 64) = rows of `left` * rows of `right`, transposed.
@@ -705,7 +651,7 @@ class DocumentProducts {
     for (int k = 0; k < 4; ++k) multiply_registers<true>(sums, weights[k], operand(right, k * 2048));
   }
   // The warpgroup's elements of dQ = or += dS * K for the 64 keys of a warpgroup.
-  __device__ void multiply_queries(float (&sums)[kSize / 4], uint32_t dscores, int keys_of, bool adds) const {
+  __device__ void multiply_dscores(float (&sums)[kSize / 4], uint32_t dscores, int keys_of, bool adds) const {
     const uint32_t left = dscores + keys_of * kPanelBytes;
     const uint32_t right = shared_ + Memory::kKeys + keys_of * Memory::kTile +
                            (kSize == 128 ? warpgroup_ * kPanelBytes : static_cast<uint32_t>(warpgroup_ * 64));
@@ -752,37 +698,6 @@ class DocumentProducts {
     for (int k = 0; k < 4; ++k) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) words[k][j] = pack_pair(sums[8 * k + 2 * j], sums[8 * k + 2 * j + 1]);
-    }
-  }
-
-  // dQ of this pass, on top of what the passes before have left.
-  __device__ void finish_queries(const DocumentPass& pass, int query_head, int tile, int thread,
-                                 float (&sums)[kSize / 4]) const {
-    const bool is_first = pass.is_first(tile);
-    const bool is_last = pass.is_last(tile);
-    float4* const own =
-        arguments_.waiting +
-        ((blockIdx.x * arguments_.group + query_head) * arguments_.waiting_tiles + tile) * (kDocumentTile * kSize / 4) +
-        warpgroup_ * (kSize / 16 * kWarpgroup) + thread;
-    if (!is_first) {
-#pragma unroll
-      for (int i = 0; i < kSize / 16; ++i) {
-        const float4 before = own[i * kWarpgroup];
-        sums[4 * i] += before.x;
-        sums[4 * i + 1] += before.y;
-        sums[4 * i + 2] += before.z;
-        sums[4 * i + 3] += before.w;
-      }
-    }
-    if (is_last) {
-      dquery_.write_tile(sums, arguments_.scale, pass.q_begin + tile * kDocumentTile,
-                         pass.key_head * arguments_.group + query_head, pass.rows(tile), warpgroup_ * (kSize / 2),
-                         thread);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kSize / 16; ++i) {
-        own[i * kWarpgroup] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
-      }
     }
   }
 

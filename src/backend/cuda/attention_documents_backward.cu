@@ -49,7 +49,7 @@ bool has_warpgroup_products() {
 
 template <typename D>
 GradientView<D> gradient_view(const Tensor& tensor, bool adds) {
-  return {heads_view<D>(tensor), adds, rows_are_vectors(tensor, 8)};
+  return {heads_view<D>(tensor), adds};
 }
 
 }  // namespace
@@ -59,7 +59,11 @@ bool takes_documents(const AttentionBackward& arguments) {
   if (!is_supported) return false;
   const Tensor& dquery = arguments.dquery;
   const auto is_input = [](const Tensor& tensor) { return is_mma_input(tensor, 128); };
-  const auto is_output = [&](const Tensor& tensor) { return tensor.dtype == dquery.dtype && is_pair_output(tensor); };
+  // Rows of words of 8 bytes.
+  const auto is_output = [&](const Tensor& tensor) {
+    return tensor.dtype == dquery.dtype &&
+           (tensor.dtype == DType::float32 ? is_pair_output(tensor) : rows_are_vectors(tensor, 8));
+  };
   return is_input(arguments.query) && is_input(arguments.key) && is_input(arguments.value) &&
          is_input(arguments.output) && is_input(arguments.doutput) && is_output(dquery) && is_output(arguments.dkey) &&
          is_output(arguments.dvalue);

@@ -38,7 +38,6 @@ struct Shape {
   int64_t value_size = 128;
   int64_t gap = 0;  // elements between heads
   bool adds = false;
-  bool narrow = false;  // gradients that are written in words of 4 bytes
   float spread = 1.0f;  // of queries and keys
 };
 
@@ -235,9 +234,9 @@ Results<T> run(Problem& problem, EmulatedBlock::Timing timing, uint32_t seed) {
                                        &next,
                                        waiting.data(),
                                        tiles};
-  const GradientView<D> dquery = {results.dquery.template view<D>(), shape.adds, !shape.narrow};
-  const GradientView<D> dkey = {results.dkey.template view<D>(), shape.adds, !shape.narrow};
-  const GradientView<D> dvalue = {results.dvalue.template view<D>(), shape.adds, !shape.narrow};
+  const GradientView<D> dquery = {results.dquery.template view<D>(), shape.adds};
+  const GradientView<D> dkey = {results.dkey.template view<D>(), shape.adds};
+  const GradientView<D> dvalue = {results.dvalue.template view<D>(), shape.adds};
   EmulatedBlock block(kBlock, kDocumentThreads, DocumentMemory<kSize>::kAllocatedBytes, timing, seed);
   block.run([&] { document_gradients<kSize, D>(arguments, dquery, dkey, dvalue, block.shared_memory()); });
   return results;
@@ -327,7 +326,6 @@ TEST(DocumentKernel, HeadsAndSizes) {
     shape.key_heads = 2;
     check<128, uint16_t>(shape, fmt::format("group {}", group));
     shape.key_size = shape.value_size = 64;
-    shape.narrow = true;
     check<64, uint16_t>(shape, fmt::format("64 elements, group {}", group));
   }
   Shape shape = documents({129, 70});

@@ -542,8 +542,8 @@ void wait_for_products() {
 }
 template <typename T>
 void hold(T&) {}
-inline uint64_t operand(uint32_t address) {
-  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{kPanelBytes >> 4} << 16 | (address >> 4);
+inline uint64_t operand(uint32_t address, uint32_t offset) {
+  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{kPanelBytes >> 4} << 16 | (address + offset) >> 4;
 }
 template <bool kColumnsOfA, bool kColumnsOfB, int kCount>
 void multiply_shared(float (&sums)[kCount], uint64_t a, uint64_t b, bool adds) {
