@@ -529,7 +529,8 @@ inline void store_matrices(uint32_t address, const uint32_t (&words)[4]) {
 inline int uniform(int value) {
   return static_cast<int>(EmulatedBlock::current().exchange(static_cast<uint32_t>(value))[0]);
 }
-inline int forgotten(int value) {
+template <typename T>
+T forgotten(T value) {
   return value;
 }
 inline void fence_registers() {}

@@ -79,6 +79,10 @@ __device__ inline int forgotten(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
+__device__ inline float forgotten(float value) {
+  asm volatile("" : "+f"(value));
+  return value;
+}
 
 // ---- products ----
 
