@@ -1,8 +1,8 @@
 // The work of a block of the document kernel, on emulated warpgroups, against a float64 reference.
 #define ITHACA_EMULATED_WARPGROUPS
 
-#include "backend/cuda/warpgroup_emulation.h"
-// Behind the emulation, whose names it uses.
+#include "backend/cuda/attention_documents.cuh"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "backend/cuda/attention_calls.h"
-#include "backend/cuda/attention_documents.cuh"
+#include "backend/cuda/warpgroup_emulation.h"
 
 namespace ithaca::cuda {
 namespace {
@@ -281,7 +281,6 @@ void check(const Shape& shape, const std::string& what, EmulatedBlock::Timing ti
   EXPECT_LT(dquery, 9e-3) << text;
   EXPECT_LT(dkey, 9e-3) << text;
   EXPECT_LT(dvalue, 9e-3) << text;
-  if (std::getenv("SHOW") != nullptr) fmt::print("{}\n", text);
 }
 
 TEST(DocumentKernel, Lengths) {
