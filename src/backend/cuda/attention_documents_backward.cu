@@ -44,7 +44,7 @@ bool has_warpgroup_products() {
   if (major != 9 || minor != 0) return false;
   cudaFuncAttributes attributes = {};
   ITHACA_CUDA_CHECK(cudaFuncGetAttributes(&attributes, document_gradient_kernel<128, float>));
-  return attributes.numRegs > 128;  // an empty kernel has a few
+  return attributes.numRegs > 128;  // in code for other architectures the kernel is empty
 }
 
 template <typename D>

@@ -116,8 +116,8 @@ struct DocumentTasks {
 };
 inline constexpr int64_t kLongestDocument = 1024;
 
-// Whether document_attention_backward takes these tensors: bfloat16 heads of up to 128 elements, aligned to 16 bytes,
-// gradients all of one dtype.
+// Whether document_attention_backward takes these tensors, on this device: compute capability 9.0; bfloat16 heads of up
+// to 128 elements, aligned to 16 bytes; gradients all of one dtype, float32 pairs or bfloat16 aligned to 16 bytes.
 bool takes_documents(const AttentionBackward& arguments);
 // Blocks of document_attention_backward, and the workspace that they need.
 int64_t document_blocks(const AttentionBackward& arguments, int64_t task_count);
