@@ -28,6 +28,8 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/warpgroup_layout.h"
+
 namespace ithaca::cuda {
 
 class EmulatedBlock {
@@ -439,7 +441,6 @@ inline EmulatedIndex emulated_block() {
 using std::max;
 using std::min;
 inline constexpr float kLog2E = 1.4426950408889634f;
-inline constexpr uint32_t kPanelBytes = 64 * 128;
 
 inline uint64_t __cvta_generic_to_global(const void* pointer) {
   return std::bit_cast<uint64_t>(pointer);
@@ -543,9 +544,6 @@ void wait_for_products() {
 }
 template <typename T>
 void hold(T&) {}
-inline uint64_t operand(uint32_t address, uint32_t offset) {
-  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{kPanelBytes >> 4} << 16 | (address + offset) >> 4;
-}
 template <bool kColumnsOfA, bool kColumnsOfB, int kCount>
 void multiply_shared(float (&sums)[kCount], uint64_t a, uint64_t b, bool adds) {
   EmulatedBlock::current().multiply(sums, 2 * kCount, nullptr, a, kColumnsOfA, b, kColumnsOfB, adds);

@@ -2,11 +2,7 @@
 // in shared memory and which run beside the threads, barriers between groups of threads, and the tiles they agree on.
 // Internal to backend/cuda; code for architecture 9.0a (for others the functions do nothing and must not be called).
 //
-// A panel is 64 rows of 64 bfloat16: 128 bytes a row, in chunks of 16 bytes; chunk c of row r lies at place c ^ (r %
-// 8), which is the 128-byte swizzle of the PTX ISA for panels that begin at multiples of 1,024 bytes. A tile is 64
-// tokens of one head: one panel for every 64 elements. A panel can be read by rows (an operand's rows are the panel's,
-// multiplied along the 64 elements) or by columns (an operand's rows are the panel's columns, multiplied along its
-// rows).
+// Operands lie as warpgroup_layout.h says.
 //
 // Accumulators of 64 x N: lane 4 g + t of warp w holds, in sums[4 n + j], row 16 w + g + 8 (j / 2), column
 // 8 n + 2 t + j % 2. A left operand of 64 x 16 in registers: those of mma.m16n8k16 for the rows of the warp.
@@ -15,6 +11,7 @@
 #include <cstdint>
 
 #include "backend/cuda/attention_mma.cuh"
+#include "backend/cuda/warpgroup_layout.h"
 
 namespace ithaca::cuda {
 
@@ -111,18 +108,6 @@ __device__ void hold(uint32_t (&registers)[kCount][4]) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) ITHACA_WARPGROUP_ASM("" : "+r"(registers[i][j])::"memory");
   }
-}
-
-inline constexpr uint32_t kPanelBytes = 64 * 128;
-
-// An operand in panels that follow each other, from `address` + `offset` on. By rows: 32 bytes further are the next 16
-// elements. By columns: 2,048 bytes further are the next 16 rows, 128 bytes of a row are 64 rows of the operand, the
-// next 64 are in the next panel. `offset` is a constant where it is known to the compiler, so that it is added once.
-__device__ inline uint64_t operand(uint32_t address, uint32_t offset) {
-  constexpr uint32_t kSwizzle128 = uint32_t{1} << 30;
-  constexpr uint32_t kEightRows = 1024 >> 4;
-  constexpr uint32_t kNextPanel = (kPanelBytes >> 4) << 16;
-  return uint64_t{kSwizzle128 | kEightRows} << 32 | ((address >> 4) + (kNextPanel + (offset >> 4)));
 }
 
 // sums (64 x N) = or += a (64 x 16) * b (16 x N), both operands in shared memory, each read by rows or by columns.
