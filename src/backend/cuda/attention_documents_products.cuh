@@ -63,6 +63,9 @@ struct GradientView {
 template <int kSize, typename D>
 class DocumentProducts {
   using Memory = DocumentMemory<kSize>;
+  // Of heads of 128 elements, each warpgroup makes half of dQ; of shorter ones, every other tile.
+  static constexpr bool kSharesTiles = kSize == 128;
+  static constexpr int kQuerySums = 32;  // of 64 queries and 64 elements
 
  public:
   __device__ DocumentProducts(const DocumentArguments& arguments, const GradientView<D>& dquery,
@@ -97,9 +100,10 @@ class DocumentProducts {
         for (; tile.number < pass.end_tile; ++tile.number) {
           wait_for_phase(shared_ + Memory::kFull + 8 * stage.index, stage.phase);
           if (!is_seen(pass, warpgroup_, tile)) {
-            if (before.is_there()) add_queries(pass, before, step - 1);
+            wait_for_dscores(step - 1);
+            if (is_own(before)) add_queries(pass, before, step - 1);
             arrive_with_dscores(step);
-          } else if (before.is_there()) {
+          } else if (is_own(before)) {
             add_tile<true>(pass, tile, stage.index, before, step, key_sums, value_sums);
           } else {
             add_tile<false>(pass, tile, stage.index, before, step, key_sums, value_sums);
@@ -111,7 +115,10 @@ class DocumentProducts {
           ++step;
         }
       }
-      if (before.is_there()) add_queries(pass, before, step - 1);
+      if (is_own(before)) {
+        wait_for_dscores(step - 1);
+        add_queries(pass, before, step - 1);
+      }
       const int thread = forgotten(thread_);
       __syncwarp();
       if (thread % 32 == 0) arrive(shared_ + Memory::kKeysEmpty);
@@ -125,9 +132,12 @@ class DocumentProducts {
   // Of queries, of a head of the group.
   struct Tile {
     int query_head = 0;
-    int number = -1;
-    __device__ bool is_there() const { return number >= 0; }
+    int number = -1;  // -1: none
   };
+  // Whether the warpgroup makes dQ of a tile, or of its part of one.
+  __device__ bool is_own(const Tile& tile) const {
+    return tile.number >= 0 && (kSharesTiles || tile.number % 2 == warpgroup_);
+  }
 
   // Whether a tile sees any of the keys of a warpgroup.
   static __device__ bool is_seen(const DocumentPass& pass, int warpgroup, const Tile& tile) {
@@ -144,7 +154,7 @@ class DocumentProducts {
     const uint32_t doutput = shared_ + Memory::kDoutputs + stage * Memory::kTile;
     const float* log_sum_exps =
         reinterpret_cast<const float*>(base_ + Memory::kRows + stage * Memory::kRowsOfStage) + 2 * (thread % 4);
-    float query_sums[kSize / 4];
+    float query_sums[kQuerySums];
     float products[32];      // V dO^T
     uint32_t weights[4][4];  // P^T
     {
@@ -182,7 +192,7 @@ class DocumentProducts {
     const int row = thread / 32 * 16 + thread % 16;
     const uint32_t place = shared_ + Memory::kDscores + (step % 2 * 2 + warpgroup_) * kPanelBytes +
                            static_cast<uint32_t>(row * 128 + ((thread % 32 / 16) ^ (row % 8)) * 16);
-    if constexpr (kHasBefore) wait_for_dscores(step - 1);
+    wait_for_dscores(step - 1);
 #pragma unroll
     for (int k = 0; k < 4; ++k) store_matrices(place ^ static_cast<uint32_t>(k << 5), dscore_words[k]);
     publish_to_products();
@@ -211,8 +221,9 @@ class DocumentProducts {
   __device__ void arrive_with_dscores(int step) const {
     arrive(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * warpgroup_);
   }
-  // Of both warpgroups; then the dS of the step before that may be written over.
+  // Of both warpgroups; then the dS of the step before that may be written over. Once for every step.
   __device__ void wait_for_dscores(int step) const {
+    if (step < 0) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       wait_for_phase(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * i, step / 2 % 2);
@@ -220,12 +231,12 @@ class DocumentProducts {
   }
 
   // What the passes before have left of a tile's dQ, zeros for the first one.
-  __device__ void begin_queries(const DocumentPass& pass, const Tile& tile, float (&sums)[kSize / 4]) const {
+  __device__ void begin_queries(const DocumentPass& pass, const Tile& tile, float (&sums)[kQuerySums]) const {
     clear(sums);
     if (pass.is_first(tile.number)) return;
     const float4* own = waiting(tile);
 #pragma unroll
-    for (int i = 0; i < kSize / 16; ++i) {
+    for (int i = 0; i < kQuerySums / 4; ++i) {
       const float4 word = own[i * kWarpgroup];
       sums[4 * i] = word.x;
       sums[4 * i + 1] = word.y;
@@ -235,7 +246,7 @@ class DocumentProducts {
   }
   // Starts the products of a tile's dQ. The dS of both warpgroups are there.
   __device__ void multiply_queries(const DocumentPass& pass, const Tile& tile, int step,
-                                   float (&sums)[kSize / 4]) const {
+                                   float (&sums)[kQuerySums]) const {
     const uint32_t dscores = shared_ + Memory::kDscores + step % 2 * 2 * kPanelBytes;
     fence_registers();
     if (is_seen(pass, warpgroup_, tile)) {
@@ -247,23 +258,22 @@ class DocumentProducts {
     commit_products();
   }
   // Leaves dQ to the passes that follow, or writes it after the last one.
-  __device__ void write_queries(const DocumentPass& pass, const Tile& tile, const float (&sums)[kSize / 4]) const {
+  __device__ void write_queries(const DocumentPass& pass, const Tile& tile, const float (&sums)[kQuerySums]) const {
     if (pass.is_last(tile.number)) {
       dquery_.write_tile(sums, arguments_.scale, pass.q_begin + tile.number * kDocumentTile,
                          pass.key_head * arguments_.group + tile.query_head, pass.rows(tile.number),
-                         warpgroup_ * (kSize / 2), forgotten(thread_));
+                         kSharesTiles ? warpgroup_ * 64 : 0, forgotten(thread_));
       return;
     }
     float4* own = waiting(tile);
 #pragma unroll
-    for (int i = 0; i < kSize / 16; ++i) {
+    for (int i = 0; i < kQuerySums / 4; ++i) {
       own[i * kWarpgroup] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
     }
   }
   // All of that at once, for a tile that no other follows.
   __device__ void add_queries(const DocumentPass& pass, const Tile& tile, int step) const {
-    float sums[kSize / 4];
-    wait_for_dscores(step);
+    float sums[kQuerySums];
     begin_queries(pass, tile, sums);
     multiply_queries(pass, tile, step, sums);
     wait_for_products<0>();
@@ -280,7 +290,7 @@ class DocumentProducts {
     return arguments_.waiting +
            ((blockIdx.x * arguments_.group + tile.query_head) * arguments_.waiting_tiles + tile.number) *
                (kDocumentTile * kSize / 4) +
-           warpgroup_ * (kSize / 16 * kWarpgroup) + forgotten(thread_);
+           (kSharesTiles ? warpgroup_ * (kQuerySums / 4 * kWarpgroup) : 0) + forgotten(thread_);
   }
 
   // products (64 x 64) = rows of `left` * rows of `right`, transposed.
@@ -297,10 +307,10 @@ class DocumentProducts {
     for (int k = 0; k < 4; ++k) multiply_registers<true>(sums, weights[k], operand(right, k * 2048));
   }
   // The warpgroup's elements of dQ += dS * K for the 64 keys of a warpgroup.
-  __device__ void multiply_dscores(float (&sums)[kSize / 4], uint32_t dscores, int keys_of) const {
+  __device__ void multiply_dscores(float (&sums)[kQuerySums], uint32_t dscores, int keys_of) const {
     const uint32_t left = dscores + keys_of * kPanelBytes;
-    const uint32_t right = shared_ + Memory::kKeys + keys_of * Memory::kTile +
-                           (kSize == 128 ? warpgroup_ * kPanelBytes : static_cast<uint32_t>(warpgroup_ * 64));
+    const uint32_t right =
+        shared_ + Memory::kKeys + keys_of * Memory::kTile + (kSharesTiles ? warpgroup_ * kPanelBytes : 0);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       multiply_shared<true, true>(sums, operand(left, k * 2048), operand(right, k * 2048), true);

@@ -110,22 +110,7 @@ __device__ void hold(uint32_t (&registers)[kCount][4]) {
   }
 }
 
-// sums (64 x N) = or += a (64 x 16) * b (16 x N), both operands in shared memory, each read by rows or by columns.
-template <bool kColumnsOfA, bool kColumnsOfB>
-__device__ void multiply_shared(float (&sums)[16], uint64_t a, uint64_t b, bool adds) {
-  ITHACA_WARPGROUP_ASM(
-      "{\n"
-      ".reg .pred adds;\n"
-      "setp.ne.b32 adds, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "%16, %17, adds, 1, 1, %19, %20;\n"
-      "}\n"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
-        "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]),
-        "+f"(sums[14]), "+f"(sums[15])
-      : "l"(a), "l"(b), "r"(static_cast<int>(adds)), "n"(kColumnsOfA ? 1 : 0), "n"(kColumnsOfB ? 1 : 0));
-}
+// sums (64 x 64) = or += a (64 x 16) * b (16 x 64), both operands in shared memory, each read by rows or by columns.
 template <bool kColumnsOfA, bool kColumnsOfB>
 __device__ void multiply_shared(float (&sums)[32], uint64_t a, uint64_t b, bool adds) {
   ITHACA_WARPGROUP_ASM(
