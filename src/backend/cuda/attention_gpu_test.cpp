@@ -99,6 +99,25 @@ TEST_F(CudaAttentionTest, ManyShortDocuments) {
   }
 }
 
+// Many short documents: cuDNN makes the plan of forward, and backward goes to the document kernel.
+TEST_F(CudaAttentionTest, ManyShortDocumentsTakeNoPlanInBackward) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 70; ++i) lengths.push_back(33 + i % 4);
+  Problem problem = documents(lengths);
+  problem.query_heads = 16;
+  problem.key_heads = 8;
+  problem.key_size = problem.value_size = 64;
+  int compute_capability = 0;
+  ITHACA_CUDA_CHECK(cudaDeviceGetAttribute(&compute_capability, cudaDevAttrComputeCapabilityMajor, 0));
+  for (const bool overwrites : {false, true}) {
+    const auto attention = make_attention(fused_always());
+    problem.overwrites = overwrites;
+    problem.gradient_dtype = overwrites ? DType::bfloat16 : DType::float32;
+    check(*attention, problem, fmt::format("overwrites {}", overwrites), kFewKeysBound);
+    EXPECT_EQ(attention->plans_built(), compute_capability == 9 ? 1 : 2);
+  }
+}
+
 // The tensor core kernels leave the rows around the tasks alone, and read views where they are.
 TEST_F(CudaAttentionTest, TaskKernelsOnViews) {
   const auto attention = make_attention(own_only());

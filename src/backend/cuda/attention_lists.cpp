@@ -22,8 +22,7 @@ int64_t bytes_of(int64_t count) {
 }
 
 // See PreparedCall::longest_document.
-int64_t longest_document(const AttentionCall& call) {
-  std::vector<AttentionTask> tasks = tasks_of(call);
+int64_t longest_document(std::vector<AttentionTask> tasks) {
   int64_t longest = 0;
   int64_t q_end = 0;
   for (const AttentionTask& task : tasks) {  // sorted by queries
@@ -68,8 +67,12 @@ std::vector<PreparedCall>& AttentionLists::find(std::span<const AttentionTask> t
     prepared.queries = covered_queries(call);
     prepared.keys = covered_keys(call);
     prepared.pairs = visible_pairs(call);
-    prepared.task_count = static_cast<int64_t>(tasks_of(call).size());
-    prepared.longest_document = longest_document(call);
+    std::vector<AttentionTask> call_tasks = tasks_of(call);
+    prepared.task_count = static_cast<int64_t>(call_tasks.size());
+    for (const AttentionTask& task : call_tasks) {
+      prepared.largest_task_pairs = std::max(prepared.largest_task_pairs, visible_pairs(task));
+    }
+    prepared.longest_document = longest_document(std::move(call_tasks));
     prepared.call = std::move(call);
     calls.push_back(std::move(prepared));
   }

@@ -36,6 +36,7 @@ struct PreparedCall {
   std::vector<TokenRange> queries;  // that it writes
   std::vector<TokenRange> keys;     // whose gradients it writes
   int64_t pairs = 0;
+  int64_t largest_task_pairs = 0;
   int64_t task_count = 0;
 
   // Strides, batch, first query, first key.
