@@ -51,7 +51,10 @@ __global__ void __launch_bounds__(256) sort_keys_kernel(const int64_t* token_ids
   order[token] = static_cast<uint32_t>(token);
 }
 
-// Block (x, y): the tokens of the id that begins at sorted place x (nothing when none begins there), columns of y.
+constexpr uint32_t kNoId = 0xffffffffU;  // above every vocabulary
+
+// Block (x, y): the tokens of the ids that begin at sorted places x, x + blocks and so on (nothing where none begins),
+// columns of y.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(256)
     embedding_backward_kernel(const T* doutput, int64_t doutput_stride, const uint32_t* keys, const uint32_t* order,
@@ -59,31 +62,45 @@ __global__ void __launch_bounds__(256)
                               int64_t columns) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kWidth;
   if (column >= columns) return;
+  // All that says where rows lie is asked for at once, and during the work on the place before: most ids have one or
+  // two tokens, so that waiting for it would take about as long as that work.
+  struct Place {
+    uint32_t id, before, behind, token;
+  };
+  const auto look_at = [&](int64_t place) {
+    return place >= tokens ? Place{kNoId, kNoId, kNoId, 0}
+                           : Place{keys[place], place > 0 ? keys[place - 1] : kNoId,
+                                   place + 1 < tokens ? keys[place + 1] : kNoId, order[place]};
+  };
+  const auto row_of = [&](uint32_t token) {
+    return Pack<T, kWidth>::load(doutput + static_cast<int64_t>(token) * doutput_stride + column);
+  };
+  Place next = look_at(blockIdx.x);
   for (int64_t begin = blockIdx.x; begin < tokens; begin += gridDim.x) {
-    const uint32_t id = keys[begin];
-    if (id >= vocabulary || (begin > 0 && keys[begin - 1] == id)) continue;
-    float* const to = dtable + static_cast<int64_t>(id) * dtable_stride + column;
+    const Place here = next;
+    next = look_at(begin + gridDim.x);
+    if (here.id >= vocabulary || here.before == here.id) continue;
+    float* const to = dtable + static_cast<int64_t>(here.id) * dtable_stride + column;
     auto total = Pack<float, kWidth>::load(to);  // on its way beside the rows
-    float sum[kWidth] = {};
-    constexpr int kAhead = 4;  // rows under way at the same time
-    int64_t place = begin;
-    while (place + kAhead <= tokens && keys[place + kAhead - 1] == id) {
-      Pack<T, kWidth> rows[kAhead];
+    const auto first_row = row_of(here.token);
+    float sum[kWidth];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        rows[i] = Pack<T, kWidth>::load(doutput + static_cast<int64_t>(order[place + i]) * doutput_stride + column);
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-#pragma unroll
-        for (int element = 0; element < kWidth; ++element) sum[element] += rows[i][element];
-      }
-      place += kAhead;
-    }
-    for (; place < tokens && keys[place] == id; ++place) {
-      const auto row = Pack<T, kWidth>::load(doutput + static_cast<int64_t>(order[place]) * doutput_stride + column);
+    for (int element = 0; element < kWidth; ++element) sum[element] = first_row[element];
+    const auto add = [&](const Pack<T, kWidth>& row) {
 #pragma unroll
       for (int element = 0; element < kWidth; ++element) sum[element] += row[element];
+    };
+    if (here.behind == here.id) {
+      constexpr int kAhead = 4;  // rows under way at the same time
+      int64_t place = begin + 1;
+      for (; place + kAhead <= tokens && keys[place + kAhead - 1] == here.id; place += kAhead) {
+        Pack<T, kWidth> rows[kAhead];
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) rows[i] = row_of(order[place + i]);
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) add(rows[i]);
+      }
+      for (; place < tokens && keys[place] == here.id; ++place) add(row_of(order[place]));
     }
 #pragma unroll
     for (int element = 0; element < kWidth; ++element) total.values[element] += sum[element];
@@ -174,14 +191,15 @@ void embedding_backward(const EmbeddingBackward& arguments, void* workspace, cud
     using T = decltype(type);
     const auto launch = [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
+      const auto kernel = embedding_backward_kernel<T, kWidth>;
       const int64_t vectors = columns / kWidth;
       const int64_t parts = divide_up(vectors, 256);  // of a row, all as long as each other
       require(parts <= 65535, "embedding_backward: rows of over 65535 x 256 elements");
-      const auto threads = static_cast<unsigned>(divide_up(divide_up(vectors, parts), 32) * 32);
-      const dim3 blocks(static_cast<unsigned>(tokens), static_cast<unsigned>(parts));
-      embedding_backward_kernel<T, kWidth>
-          <<<blocks, threads, 0, stream>>>(data_of<T>(doutput), doutput.stride(0), sorted_keys, sorted_order, tokens,
-                                           vocabulary, dtable.as<float>(), dtable.stride(0), columns);
+      const auto threads = static_cast<int>(divide_up(divide_up(vectors, parts), 32) * 32);
+      const int64_t blocks = std::min(tokens, divide_up(resident_blocks(kernel, threads), parts));
+      kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts)), threads, 0, stream>>>(
+          data_of<T>(doutput), doutput.stride(0), sorted_keys, sorted_order, tokens, vocabulary, dtable.as<float>(),
+          dtable.stride(0), columns);
       ITHACA_CUDA_CHECK_LAUNCH("embedding_backward");
     };
     if (rows_are_vectors(doutput, kVectorWidth<T>) && rows_are_vectors(dtable, kVectorWidth<T>)) {

@@ -130,6 +130,27 @@ TEST_P(CudaLoss, EmbeddingBackwardOfOneTokenManyTimesRepeats) {
   EXPECT_EQ(results[0], results[1]);
 }
 
+// Ids that are equal in their lower 16 bits, which tokens are sorted by, in every order and number.
+TEST_P(CudaLoss, EmbeddingBackwardTellsIdsOfAlikeBitsApart) {
+  constexpr int64_t kStep = int64_t{1} << 16;
+  const RandomStream random(7, "ids");
+  for (const int64_t tokens : {2, 3, 5, 64, 1000}) {
+    std::vector<int64_t> values;
+    for (int64_t i = 0; i < tokens; ++i) {
+      const auto place = static_cast<uint64_t>(i);
+      // The id 7 four times out of seven, so that others are far from each other.
+      const auto kind = static_cast<int64_t>(random.uniform(place) * 7.0);
+      values.push_back(kind < 4 ? 7 : 7 + (kind - 4) * kStep + (i % 11 == 0 ? 1 : 0));
+    }
+    const auto ids = tensors().integers(values);
+    const auto doutput = normal({tokens, 40});
+    const auto dtable = tensors().filled(DType::float32, {3 * kStep, 40}, 0.0);
+    backend().embedding_backward(stream(), {doutput.device, ids.device, dtable.device});
+    reference::embedding_backward({doutput.exact, ids.exact, dtable.exact});
+    EXPECT_LE(tensors().error(dtable), 2e-6) << tokens << " tokens";
+  }
+}
+
 TEST_P(CudaLoss, EmbeddingBackwardLeavesOutWrongIds) {
   const auto wrong = tensors().integers({0, -5, 3, 99, 1});
   const auto doutput = normal({5, 8});
