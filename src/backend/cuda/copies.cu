@@ -1,6 +1,7 @@
 // Copies, additions and fills of tensors of any strides, and sums of several.
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/strided_layout.cuh"
@@ -521,6 +522,40 @@ void fill(const Fill& arguments, cudaStream_t stream) {
   }
 }
 
+namespace {
+
+// A copy engine moves rows of neighbours. It runs beside kernels that fill the device, where a kernel would wait for
+// them to end: exchanges hide behind attention only so. What is smaller than this is moved sooner by a kernel.
+constexpr int64_t kShortestEngineRow = 512;  // bytes
+constexpr int64_t kFewestEngineBytes = int64_t{4} << 20;
+constexpr int64_t kLargestEnginePitch = (int64_t{1} << 31) - 1;
+
+// The distance of rows of `width` neighbours, in elements; nothing where the layout has no such rows.
+std::optional<int64_t> row_pitch(const StridedLayout& layout, int64_t width) {
+  if (layout.strides[0] != 1 || layout.extents[0] % width != 0) return std::nullopt;
+  if (layout.rank == 1) return width;
+  return layout.rank == 2 && layout.extents[0] == width ? std::optional(layout.strides[1]) : std::nullopt;
+}
+
+// Whether both views are rows for a copy engine, which is then given them.
+bool move_rows(const Tensor& from, const Tensor& to, const StridedLayout& from_layout, const StridedLayout& to_layout,
+               cudaStream_t stream) {
+  const int64_t element = element_size(from.dtype);
+  const int64_t width = std::min(from_layout.extents[0], to_layout.extents[0]);
+  const std::optional<int64_t> from_pitch = row_pitch(from_layout, width);
+  const std::optional<int64_t> to_pitch = row_pitch(to_layout, width);
+  if (from.byte_count() < kFewestEngineBytes || width * element < kShortestEngineRow) return false;
+  if (!from_pitch || !to_pitch) return false;
+  if (std::min(*from_pitch, *to_pitch) < width) return false;
+  if (std::max(*from_pitch, *to_pitch) * element > kLargestEnginePitch) return false;
+  const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements * element); };
+  ITHACA_CUDA_CHECK(cudaMemcpy2DAsync(to.data, bytes(*to_pitch), from.data, bytes(*from_pitch), bytes(width),
+                                      static_cast<size_t>(from.element_count() / width), cudaMemcpyDefault, stream));
+  return true;
+}
+
+}  // namespace
+
 void copy_elements(const Tensor& from, const Tensor& to, cudaStream_t stream) {
   require(from.dtype == to.dtype && from.element_count() == to.element_count(),
           "copy of " + from.describe() + " to " + to.describe());
@@ -528,7 +563,9 @@ void copy_elements(const Tensor& from, const Tensor& to, cudaStream_t stream) {
   const StridedLayout from_layout = layout_of(from);
   const StridedLayout to_layout = layout_of(to);
   if (from.data == to.data && are_same(from_layout, to_layout)) return;
-  move_elements(from, to, from_layout, to_layout, stream);
+  if (!move_rows(from, to, from_layout, to_layout, stream)) {
+    move_elements(from, to, from_layout, to_layout, stream);
+  }
 }
 
 void sum_elements(std::span<const Tensor> parts, const Tensor& to, cudaStream_t stream) {
