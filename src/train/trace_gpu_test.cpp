@@ -99,6 +99,12 @@ TEST_F(GpuTrace, OfSeveralRanksShowsTheirExchanges) {
   EXPECT_GT(recorder_.trace->phases.sum().communication, 0);
   const auto threads = slices_by_thread(trace_events(request_.path));
   EXPECT_EQ(count(threads.at({0, 2}), std::string(phase::kGradientReduction)), 2 + 2) << "one for each unit";
+  for (const int rank : {0, 1}) {
+    const std::vector<TraceSlice>& exchanges = threads.at({rank, 2});
+    EXPECT_TRUE(std::any_of(exchanges.begin(), exchanges.end(),
+                            [](const TraceSlice& slice) { return slice.name.find("memcpy device to") == 0; }))
+        << "copies of rank " << rank;
+  }
 }
 
 }  // namespace

@@ -257,14 +257,16 @@ class CuptiSession {
       }
       case CUPTI_ACTIVITY_KIND_MEMCPY: {
         const auto& copy = reinterpret_cast<const CUpti_ActivityMemcpy6&>(record);
-        add({copy.deviceId, copy.streamId}, copy.start, copy.end, copy.correlationId, copy_name(copy.copyKind));
+        const bool is_to_other_device = copy.copyKind == CUPTI_ACTIVITY_MEMCPY_KIND_PTOP;
+        add({copy.deviceId, copy.streamId}, copy.start, copy.end, copy.correlationId, copy_name(copy.copyKind), false,
+            is_to_other_device);
         return;
       }
       case CUPTI_ACTIVITY_KIND_MEMCPY2: {
         const auto& copy = reinterpret_cast<const CUpti_ActivityMemcpyPtoP4&>(record);
         // Ranks fetch what they read: the stream is the receiver's.
         add({copy.dstDeviceId, copy.streamId}, copy.start, copy.end, copy.correlationId,
-            "memcpy device to other device");
+            copy_name(CUPTI_ACTIVITY_MEMCPY_KIND_PTOP), false, true);
         return;
       }
       case CUPTI_ACTIVITY_KIND_MEMSET: {
@@ -293,8 +295,8 @@ class CuptiSession {
   }
 
   void add(const StreamKey& key, uint64_t begin, uint64_t end, uint32_t correlation, const char* name,
-           bool is_symbol = false) {
-    const auto route = route_of(key, correlation);
+           bool is_symbol = false, bool is_to_other_device = false) {
+    const auto route = route_of(key, correlation, is_to_other_device);
     if (route == routes_.end()) return;
     const auto recording = recordings_.find(route->second.recording);
     if (recording == recordings_.end()) return;
@@ -309,17 +311,22 @@ class CuptiSession {
     recording->second.work.push_back({begin, end, correlation, number_of(name, is_symbol), route->second.track});
   }
 
-  // Copies between devices may be told as work of the other device: they belong to the stream of that number in the
-  // recording that they were enqueued for.
-  std::map<StreamKey, Route>::const_iterator route_of(const StreamKey& key, uint32_t correlation) const {
+  // Copies between devices may be told as work of the other device, or of a stream that nobody has made: they belong to
+  // the recording that they were enqueued for, there to the stream of that number, or else to the exchanges.
+  std::map<StreamKey, Route>::const_iterator route_of(const StreamKey& key, uint32_t correlation,
+                                                      bool is_to_other_device) const {
     const auto direct = routes_.find(key);
     const auto link = scopes_.find(correlation);
     if (link == scopes_.end()) return direct;
     const auto number = static_cast<uint32_t>(link->second >> 32);
     if (direct != routes_.end() && direct->second.recording == number) return direct;
-    return std::find_if(routes_.begin(), routes_.end(), [&](const auto& entry) {
-      return entry.second.recording == number && entry.first.stream == key.stream;
-    });
+    const auto route_where = [&](const auto& is_wanted) {
+      return std::find_if(routes_.begin(), routes_.end(),
+                          [&](const auto& entry) { return entry.second.recording == number && is_wanted(entry); });
+    };
+    const auto of_stream = route_where([&](const auto& entry) { return entry.first.stream == key.stream; });
+    if (of_stream != routes_.end() || !is_to_other_device) return of_stream;
+    return route_where([](const auto& entry) { return entry.second.track == TraceTrack::communication; });
   }
 
   int32_t number_of(const char* name, bool is_symbol) {
