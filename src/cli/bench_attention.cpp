@@ -67,6 +67,7 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
                      "both", "of dense", "exposed", "sent");
   bool all_ran = true;
   bool any_predicted = false;
+  bool any_each_alone = false;
   run_attention_benchmark(benchmark, [&](const AttentionBenchmarkRow& measured) {
     AttentionBenchmarkRow row = measured;
     row.unfit = in_flags(row.unfit, BenchFlags::of_others);
@@ -84,6 +85,7 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
       return;
     }
     any_predicted = any_predicted || row.predicted;
+    any_each_alone = any_each_alone || row.schedule == kEachAlone;
     out << fmt::format("{:>10.3f} {:>9.3f} {:>10.3f} {:>9.3f} {:>8} {:>8} {:>8} {:>7.1f}% {:>10}{}\n",
                        1e3 * row.forward_seconds, tera(row.forward_flops_per_second), 1e3 * row.backward_seconds,
                        tera(row.backward_flops_per_second), percent(row.forward_efficiency), percent(row.efficiency),
@@ -95,6 +97,11 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
          "dense: "
          "the rate of\nboth, of that of one document; exposed: rank 0's compute waiting for communication; sent: by "
          "rank 0, forward and backward.\n";
+  if (any_each_alone) {
+    out << kEachAlone
+        << ": each device computes the whole, all at the same time; what they lose to one rank there, by heat and "
+           "power, no\nschedule can keep.\n";
+  }
   if (any_predicted) {
     out << "predicted: not run. The busiest rank's attention was measured on one device and bandwidth between the "
            "ranks "

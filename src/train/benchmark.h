@@ -143,10 +143,13 @@ struct AttentionBenchmark {
   double seconds_per_measurement = 0.5;
 };
 
+// AttentionBenchmarkRow::schedule of a row in which every device computes the whole on its own, all at the same time.
+inline constexpr std::string_view kEachAlone = "one rank each";
+
 struct AttentionBenchmarkRow {
   int64_t tokens = 0;
   DocumentMix documents;
-  std::string schedule;  // "one rank" for the reference
+  std::string schedule;  // "one rank" for the reference, or kEachAlone
   int ranks = 1;
   bool predicted = false;  // not run
   std::string unfit;       // why the schedule cannot be run by so many ranks: it is left out
@@ -155,7 +158,7 @@ struct AttentionBenchmarkRow {
   double backward_seconds = 0.0;
   double forward_flops_per_second = 0.0;   // of one device
   double backward_flops_per_second = 0.0;  // 2.5 times the forward's operations
-  double forward_efficiency = 0.0;         // one rank's time / (devices x this)
+  double forward_efficiency = 0.0;         // one rank's time / (devices that share the sequence x this)
   double efficiency = 0.0;                 // the same of forward and backward together
   double dense_share = 0.0;                // operations per second of both, of those with one document; 0: not there
   double exposed_share = 0.0;              // of one forward and backward: rank 0's compute waits

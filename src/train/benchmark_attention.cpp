@@ -70,7 +70,8 @@ struct Split {
   ScheduleSizes sizes;
   Layout layout = Layout::contiguous;
   int ranks = 1;
-  std::string unfit;  // why it is not one for the ranks
+  bool is_each_alone = false;  // nothing is split: every rank computes a whole sequence of its own
+  std::string unfit;           // why it is not one for the ranks
 };
 
 constexpr int kMostPredictedRanks = 1024;  // as many as can run
@@ -165,17 +166,28 @@ class AttentionMeasurement {
     return row;
   }
 
+  // What all devices lose to one when all are busy, whatever the schedule: by heat, power or slower ones among them.
+  // Nothing where there is one device.
+  std::optional<AttentionBenchmarkRow> each_alone() const {
+    Split split;
+    split.text = kEachAlone;
+    split.ranks = devices_of(benchmark_.ranks);
+    split.is_each_alone = true;
+    return split.ranks > 1 ? std::optional(measure(split)) : std::nullopt;
+  }
+
   AttentionBenchmarkRow measure(const Split& split) const {
     AttentionBenchmarkRow row = start(split);
     if (!row.unfit.empty()) return row;
     MeshSizes sizes;
+    sizes.dp_replicate = split.is_each_alone ? split.ranks : 1;
     sizes.ring = split.sizes.ring_size;
     sizes.ulysses = split.sizes.ulysses_size;
     ThreadRankOptions options;
     options.transport = split.ranks > 1 ? benchmark_.backend.transport : Transport::peer;
     try {
       run_thread_ranks(sizes.ranks(), options, [&](ThreadRank& thread) { run_rank(thread, split, sizes, row); });
-      complete(row, devices_of(split.ranks));
+      complete(row, split.is_each_alone ? 1 : devices_of(split.ranks));
     } catch (const OutOfMemoryError& error) {
       row.failure = error.what();
     }
@@ -377,6 +389,7 @@ std::vector<AttentionBenchmarkRow> run_attention_benchmark(
         rows.push_back(std::move(row));
       };
       add(measurement.reference());
+      if (const auto each_alone = measurement.each_alone()) add(*each_alone);
       for (const Split& split : splits.run) add(measurement.measure(split));
       for (const Split& split : splits.predicted) add(measurement.predict(split, links));
     }
