@@ -6,11 +6,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "backend/cuda/attention_calls.h"
@@ -39,11 +41,13 @@ struct Shape {
   int64_t gap = 0;  // elements between heads
   bool adds = false;
   float spread = 1.0f;  // of queries and keys
+  int64_t blind = 0;    // every so many-th query has a log-sum-exp of -inf and no output
 };
 
 // Documents one behind the other; window 0: all keys to the left, -1: all keys.
-Shape documents(const std::vector<int64_t>& lengths, int64_t window = 0) {
+Shape documents(const std::vector<int64_t>& lengths, int64_t window = 0, int64_t size = 128) {
   Shape shape;
+  shape.key_size = shape.value_size = size;
   int64_t begin = 0;
   for (const int64_t length : lengths) {
     AttentionTask task{begin, begin + length, begin, begin + length, kNoLower, window < 0 ? kNoUpper : 0};
@@ -141,6 +145,10 @@ struct Problem {
       const int64_t first = std::max<int64_t>(0, row + task.lower + 1);
       const int64_t end = std::min(columns, row + task.upper + 1);
       if (first >= end) continue;
+      if (shape.blind > 0 && token % shape.blind == 0) {
+        for (int64_t i = 0; i < shape.value_size; ++i) output.at(token, head, i) = 0;
+        continue;
+      }
       double largest = -INFINITY;
       for (int64_t c = first; c < end; ++c) {
         double score = 0.0;
@@ -295,13 +303,29 @@ TEST(DocumentKernel, ManyDocumentsInOneBlock) {
   check<128, float>(shape, "mixed");
 }
 
-TEST(DocumentKernel, Bands) {
-  check<128, uint16_t>(documents({200, 150}, -1), "full");
+// Passes of a single step, one after the other.
+TEST(DocumentKernel, TinyDocuments) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 24; ++i) lengths.push_back(1 + i % 3);
+  for (const auto timing : {EmulatedBlock::Timing::early, EmulatedBlock::Timing::late, EmulatedBlock::Timing::random}) {
+    Shape shape = documents(lengths);
+    shape.group = 1;
+    check<128, uint16_t>(shape, "tiny", timing);
+    shape = documents(lengths, 0, 64);
+    shape.group = 1;
+    check<64, uint16_t>(shape, "tiny, 64 elements", timing);
+  }
+}
+
+template <int kSize>
+void check_bands() {
+  check<kSize, uint16_t>(documents({200, 150}, -1, kSize), "full");
   for (const int64_t window : {1, 64, 66, 100, 127}) {
-    check<128, uint16_t>(documents({330, 70}, window), fmt::format("window {}", window));
+    check<kSize, uint16_t>(documents({330, 70}, window, kSize), fmt::format("window {}", window));
   }
   // Rectangles, keys that begin before or behind the queries, rows and columns that see nothing.
   Shape shape;
+  shape.key_size = shape.value_size = kSize;
   shape.query_tokens = 420;
   shape.key_tokens = 500;
   shape.tasks = {{0, 130, 3, 140, kNoLower, 20},
@@ -309,13 +333,21 @@ TEST(DocumentKernel, Bands) {
                  {230, 231, 400, 470, -5, 40},
                  {231, 400, 470, 480, 3, kNoUpper},
                  {400, 420, 480, 500, kNoLower, 0}};
-  check<128, float>(shape, "rectangles");
+  check<kSize, float>(shape, "rectangles");
   shape.tasks = {{0, 300, 0, 500, 100, 260}};
   shape.query_tokens = 300;
-  check<128, float>(shape, "far from the diagonal");
+  check<kSize, float>(shape, "far from the diagonal");
   shape.tasks = {{0, 300, 0, 300, -290, -150}};
   shape.key_tokens = 300;
-  check<128, float>(shape, "keys far back");
+  check<kSize, float>(shape, "keys far back");
+}
+
+TEST(DocumentKernel, Bands) {
+  check_bands<128>();
+}
+
+TEST(DocumentKernel, BandsOfShortHeads) {
+  check_bands<64>();
 }
 
 TEST(DocumentKernel, HeadsAndSizes) {
@@ -348,23 +380,35 @@ TEST(DocumentKernel, FarScores) {
   check<128, float>(shape, "far scores");
 }
 
+// They have no part in any gradient.
+TEST(DocumentKernel, RowsThatHaveSeenNoKey) {
+  Shape shape = documents({150, 30});
+  shape.blind = 7;
+  check<128, float>(shape, "rows that have seen no key");
+}
+
 TEST(DocumentKernel, LongDocument) {
   check<128, uint16_t>(documents({1024}), "1024");
 }
 
 // The same bits, whatever the hardware leaves open.
-TEST(DocumentKernel, SameBits) {
-  Shape shape = documents({150, 300, 20});
-  Problem problem(shape, 3);
-  const Results<uint16_t> first = run<128, uint16_t>(problem, EmulatedBlock::Timing::early, 1);
+template <int kSize>
+void check_bits() {
+  Problem problem(documents({150, 300, 20}, 0, kSize), 3);
+  const Results<uint16_t> first = run<kSize, uint16_t>(problem, EmulatedBlock::Timing::early, 1);
   uint32_t seed = 2;
   for (const auto timing :
        {EmulatedBlock::Timing::late, EmulatedBlock::Timing::random, EmulatedBlock::Timing::random}) {
-    const Results<uint16_t> again = run<128, uint16_t>(problem, timing, seed++);
+    const Results<uint16_t> again = run<kSize, uint16_t>(problem, timing, seed++);
     EXPECT_EQ(again.dquery.elements, first.dquery.elements);
     EXPECT_EQ(again.dkey.elements, first.dkey.elements);
     EXPECT_EQ(again.dvalue.elements, first.dvalue.elements);
   }
+}
+
+TEST(DocumentKernel, SameBits) {
+  check_bits<128>();
+  check_bits<64>();
 }
 
 }  // namespace

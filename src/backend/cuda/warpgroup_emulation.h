@@ -21,7 +21,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -124,6 +123,7 @@ class EmulatedBlock {
     wait_until("a meeting", [&meeting, time] { return meeting.times > time; });
   }
   void meet_warp() { exchange(0); }
+  void meet_block() { meet(0, static_cast<int>(lanes_.size())); }
   // The words that the lanes of a warp bring.
   const uint32_t* exchange(uint32_t word) {
     Warp& warp = warps_[static_cast<size_t>(thread / 32)];
@@ -243,11 +243,6 @@ class EmulatedBlock {
     wait_until("its warpgroup",
                [&group, end] { return group.done >= end || group.products[end - 1].arrived == kWarpgroup; });
     finish_products(group, end);
-  }
-  int64_t products_done() const {
-    int64_t count = 0;
-    for (const Group& group : groups_) count += static_cast<int64_t>(group.done);
-    return count;
   }
 
  private:
@@ -468,7 +463,7 @@ inline int atomicAdd(int* to, int value) {
   return before;
 }
 inline void __syncthreads() {
-  EmulatedBlock::current().meet(0, 384);
+  EmulatedBlock::current().meet_block();
 }
 inline void __syncwarp() {
   EmulatedBlock::current().meet_warp();
