@@ -131,6 +131,7 @@ class DocumentCopies {
     if (thread_ < kDocumentTile) {
       own_ = arguments_.log_sum_exp.at(token + row, head);
     } else if (!makes_sums_) {
+      // Of another thread, in an earlier pass, with which the products were done before copy_keys() went on.
       own_ = sums_[row * arguments_.sums.token_stride];
     }
   }

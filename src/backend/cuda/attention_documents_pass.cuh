@@ -33,8 +33,8 @@ struct DocumentArguments {
   int64_t key_heads;
   int group;  // query heads of one key head
   float scale;
-  int* next;              // the queue: items taken so far
-  float4* waiting;        // dQ of one block: [query head of the group][query tile][half][word][thread]
+  int* next;        // the queue: items taken so far
+  float4* waiting;  // dQ that more passes add to: [block][query head of the group][query tile][half][word][thread]
   int64_t waiting_tiles;  // query tiles of the longest document
 };
 
@@ -84,7 +84,7 @@ struct DocumentPass {
   __device__ int keys(int warpgroup) const {
     return max(0, min(key_count - key_begin - warpgroup * kDocumentTile, kDocumentTile));
   }
-  // The first or last pass that a tile of queries sees keys of.
+  // Whether this is the first (last) pass that a tile of queries sees keys of.
   __device__ bool is_first(int tile) const {
     return max(0, tile * kDocumentTile + lower + 1) / kDocumentKeys * kDocumentKeys == key_begin;
   }
@@ -139,7 +139,7 @@ struct DocumentMemory {
   static constexpr int kAllocatedBytes = static_cast<int>(kBytes) + 1023;
 };
 
-// The stage of a step and how often it has been used before.
+// The stage of a step, and the phase of its barriers: 0 and 1 by turns, every time that the stage is used.
 struct DocumentStage {
   int index = 0;
   int phase = 0;

@@ -134,7 +134,7 @@ class DocumentProducts {
     int query_head = 0;
     int number = -1;  // -1: none
   };
-  // Whether the warpgroup makes dQ of a tile, or of its part of one.
+  // Whether the warpgroup makes dQ of a tile, or its half of it.
   __device__ bool is_own(const Tile& tile) const {
     return tile.number >= 0 && (kSharesTiles || tile.number % 2 == warpgroup_);
   }
@@ -221,7 +221,8 @@ class DocumentProducts {
   __device__ void arrive_with_dscores(int step) const {
     arrive(shared_ + Memory::kDscoresFull + 16 * (step % 2) + 8 * warpgroup_);
   }
-  // Of both warpgroups; then the dS of the step before that may be written over. Once for every step.
+  // Of both warpgroups; then the dS of the step before that may be written over. At least once for every step: a
+  // warpgroup that left one out could come two ahead of the other, whose phases would be mistaken.
   __device__ void wait_for_dscores(int step) const {
     if (step < 0) return;
 #pragma unroll

@@ -35,8 +35,8 @@ struct PreparedCall {
   AttentionCall call;
   std::vector<TokenRange> queries;  // that it writes
   std::vector<TokenRange> keys;     // whose gradients it writes
-  int64_t pairs = 0;
-  int64_t largest_task_pairs = 0;
+  int64_t pairs = 0;                // visible ones
+  int64_t largest_task_pairs = 0;   // of the task that has most
   int64_t task_count = 0;
 
   // Strides, batch, first query, first key.
