@@ -19,21 +19,17 @@ __global__ void __launch_bounds__(kDocumentThreads, 1)
 #endif
 }
 
-// Calls function(integral constant) with room for `size` elements.
+// Calls function(integral constant) with the elements that heads have room for.
 template <typename Function>
-void with_document_size(int64_t size, const Function& function) {
-  if (size <= 64) {
+void with_document_size(const AttentionBackward& arguments, const Function& function) {
+  if (std::max(arguments.query.extent(2), arguments.value.extent(2)) <= 64) {
     function(std::integral_constant<int, 64>{});
   } else {
     function(std::integral_constant<int, 128>{});
   }
 }
 
-int64_t largest_size(const AttentionBackward& arguments) {
-  return std::max(arguments.query.extent(2), arguments.value.extent(2));
-}
-
-// Warpgroup products are there on 9.0 and nowhere else, and only in code for 9.0a.
+// Of the current device. Warpgroup products are there on 9.0 and nowhere else, and only in code for 9.0a.
 bool has_warpgroup_products() {
   int device = 0;
   int major = 0;
@@ -55,8 +51,6 @@ GradientView<D> gradient_view(const Tensor& tensor, bool adds) {
 }  // namespace
 
 bool takes_documents(const AttentionBackward& arguments) {
-  static const bool is_supported = has_warpgroup_products();
-  if (!is_supported) return false;
   const Tensor& dquery = arguments.dquery;
   const auto is_input = [](const Tensor& tensor) { return is_mma_input(tensor, 128); };
   // Rows of words of 8 bytes.
@@ -66,12 +60,12 @@ bool takes_documents(const AttentionBackward& arguments) {
   };
   return is_input(arguments.query) && is_input(arguments.key) && is_input(arguments.value) &&
          is_input(arguments.output) && is_input(arguments.doutput) && is_output(dquery) && is_output(arguments.dkey) &&
-         is_output(arguments.dvalue);
+         is_output(arguments.dvalue) && has_warpgroup_products();
 }
 
 int64_t document_blocks(const AttentionBackward& arguments, int64_t task_count) {
   int64_t blocks = 0;
-  with_document_size(largest_size(arguments), [&](auto padded) {
+  with_document_size(arguments, [&](auto padded) {
     constexpr int kSize = decltype(padded)::value;
     with_float_type(arguments.dquery.dtype, [&](auto type) {
       const auto kernel = document_gradient_kernel<kSize, decltype(type)>;
@@ -84,14 +78,15 @@ int64_t document_blocks(const AttentionBackward& arguments, int64_t task_count) 
 }
 
 int64_t document_workspace_bytes(const AttentionBackward& arguments, int64_t longest, int64_t blocks) {
-  const int64_t size = largest_size(arguments) <= 64 ? 64 : 128;
+  int64_t size = 0;
+  with_document_size(arguments, [&](auto padded) { size = padded; });
   const int64_t group = arguments.query.extent(1) / arguments.key.extent(1);
-  return blocks * group * divide_up(longest, kTaskTile) * kTaskTile * size * static_cast<int64_t>(sizeof(float));
+  const int64_t rows = divide_up(longest, kDocumentTile) * kDocumentTile;
+  return blocks * group * rows * size * static_cast<int64_t>(sizeof(float));
 }
 
 void document_attention_backward(const AttentionBackward& arguments, const DocumentTasks& documents, float* sums,
                                  int* queue, void* workspace, int64_t blocks, cudaStream_t stream) {
-  static_assert(kDocumentTile == kTaskTile);
   ITHACA_CUDA_CHECK(cudaMemsetAsync(queue, 0, sizeof(int), stream));
   const int64_t query_heads = arguments.query.extent(1);
   const int64_t key_heads = arguments.key.extent(1);
@@ -109,8 +104,8 @@ void document_attention_backward(const AttentionBackward& arguments, const Docum
                                   arguments.scale,
                                   queue,
                                   static_cast<float4*>(workspace),
-                                  divide_up(documents.longest, kTaskTile)};
-  with_document_size(largest_size(arguments), [&](auto padded) {
+                                  divide_up(documents.longest, kDocumentTile)};
+  with_document_size(arguments, [&](auto padded) {
     constexpr int kSize = decltype(padded)::value;
     with_float_type(arguments.dquery.dtype, [&](auto type) {
       using D = decltype(type);
