@@ -31,9 +31,9 @@ class BackwardCalls {
       : engine_(engine), arguments_(arguments), dquery_(dquery), dkey_(dkey), dvalue_(dvalue), stream_(stream) {}
 
   void run(PreparedCall& prepared) {
-    // Then the document kernel is quicker than cuDNN; with less to do its blocks would not end together.
-    constexpr int64_t kLargestDocumentsOfABlock = 3;
-    if (prepared.call.form != AttentionForm::tasks && run_documents(prepared, kLargestDocumentsOfABlock)) return;
+    // With so much to do the document kernel is quicker than cuDNN; with less its blocks would not end together.
+    constexpr int64_t kFewestTasksOfABlock = 3;
+    if (prepared.call.form != AttentionForm::tasks && run_documents(prepared, kFewestTasksOfABlock)) return;
     if (prepared.call.form == AttentionForm::dense && run_dense(prepared)) return;
     if (prepared.call.form != AttentionForm::tasks && run_ragged(prepared)) return;
     run_tasks(prepared);
@@ -227,8 +227,8 @@ class BackwardCalls {
   }
 
   // Tasks that share neither queries nor keys, all of them short: gradients are written once. Only where each of the
-  // kernel's blocks has the work of so many of the largest tasks.
-  bool run_documents(PreparedCall& prepared, int64_t largest_documents_of_a_block) {
+  // kernel's blocks has at least the work of so many tasks as large as the largest one.
+  bool run_documents(PreparedCall& prepared, int64_t fewest_tasks_of_a_block) {
     if (prepared.longest_document == 0) return false;
     AttentionBackward arguments = arguments_;
     arguments.dquery = dquery_.tensor;
@@ -239,7 +239,7 @@ class BackwardCalls {
     if (!takes_documents(arguments)) return false;
     const int64_t blocks = document_blocks(arguments, prepared.task_count);
     const int64_t work = prepared.pairs * arguments.key.extent(1);
-    if (work < largest_documents_of_a_block * blocks * prepared.largest_task_pairs) return false;
+    if (work < fewest_tasks_of_a_block * blocks * prepared.largest_task_pairs) return false;
     const DocumentTasks documents = engine_.lists().documents(prepared, stream_);
     const OwnTensor sums =
         allocate("attention.row_sums", DType::float32, {arguments.query.extent(0), arguments.query.extent(1)});
