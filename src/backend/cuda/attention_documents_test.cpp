@@ -320,6 +320,7 @@ TEST(DocumentKernel, TinyDocuments) {
 template <int kSize>
 void check_bands() {
   check<kSize, uint16_t>(documents({200, 150}, -1, kSize), "full");
+  check<kSize, uint16_t>(documents({256, 128}, -1, kSize), "full, whole passes");
   for (const int64_t window : {1, 64, 66, 100, 127}) {
     check<kSize, uint16_t>(documents({330, 70}, window, kSize), fmt::format("window {}", window));
   }
@@ -373,11 +374,14 @@ TEST(DocumentKernel, HeadsAndSizes) {
   check<64, float>(shape, "8 and 40 elements, views, added to");
 }
 
-// Scores so far apart that exponentials of what is masked would overflow.
+// Scores so far apart that exponentials of what is masked, or of keys that are not there, would overflow.
 TEST(DocumentKernel, FarScores) {
   Shape shape = documents({100, 70});
   shape.spread = 8.0f;
   check<128, float>(shape, "far scores");
+  shape.tasks = {{0, 130, 0, 2, kNoLower, kNoUpper}};
+  shape.spread = 12.0f;
+  check<128, float>(shape, "far scores of two keys");
 }
 
 // They have no part in any gradient.
