@@ -177,18 +177,21 @@ TEST_P(CudaElementwise, ElementsMoveBetweenShapes) {
   }
 }
 
-// Rows that a copy engine moves: from one pitch to another, to no gaps, and back.
+// Rows that a copy engine moves: from no gaps to a pitch, to another pitch, back to no gaps, and to shorter rows.
 TEST_P(CudaElementwise, ManyRowsMoveBetweenPitches) {
   const auto from = whole_numbers(DType::float32, {4500, 256});
   const auto wide = tensors().filled(DType::float32, {4500, 256}, 0.0, {16, 16});
   copy_elements(from.device, wide.device);
   EXPECT_EQ(tensors().error(wide, from.exact), 0.0);
-  const auto wider = tensors().filled(DType::float32, {4500, 4, 64}, 0.0, {4, 3});
+  const auto wider = tensors().filled(DType::float32, {4500, 256}, 0.0, {48, 3});
   copy_elements(wide.device, wider.device);
-  EXPECT_EQ(tensors().error(wider, from.exact.reshape({4500, 4, 64})), 0.0);
+  EXPECT_EQ(tensors().error(wider, from.exact), 0.0);
   const auto back = tensors().filled(DType::float32, {4500, 256}, 0.0);
-  copy_elements(wide.device, back.device);
+  copy_elements(wider.device, back.device);
   EXPECT_EQ(tensors().error(back, from.exact), 0.0);
+  const auto halves = tensors().filled(DType::float32, {4500, 2, 128}, 0.0, {4, 3});
+  copy_elements(back.device, halves.device);
+  EXPECT_EQ(tensors().error(halves, from.exact.reshape({4500, 2, 128})), 0.0);
 }
 
 TEST_P(CudaElementwise, SumsAreMadeInOrder) {
