@@ -4,9 +4,9 @@
 // passes of 128 and, in a pass, through the tiles of 64 queries that see them, of all query heads of the group: five
 // products for each (K Q^T, V dO^T, dV, dK, dQ). Two warpgroups multiply, each for 64 keys of the pass, whose dK and dV
 // stay in its registers; P^T and dS^T are left operands in registers, and dS^T goes to shared memory for dQ, of which
-// each warpgroup makes half of the elements (of heads of up to 64 elements, every other tile) for the keys of both. A dQ
-// that more than one pass contributes to waits in memory of the block's own, where each thread finds what it has left.
-// So nothing is added by two blocks, and the bits are always the same.
+// each warpgroup makes half of the elements (of heads of up to 64 elements, every other tile) for the keys of both. A
+// dQ that more than one pass contributes to waits in memory of the block's own, where each thread finds what it has
+// left. So nothing is added by two blocks, and the bits are always the same.
 //
 // What threads compute runs beside products: exponentials beside V dO^T, dS beside dV, and dQ is that of the tile
 // before, written beside dK. So the warpgroups wait for each other's dS a tile late, and may be half a tile apart.
