@@ -352,7 +352,17 @@ struct Coverage {
     coverage.is_direct = coverage.is_direct && ranges <= kMostRanges;
     return coverage;
   }
-  bool is_all(int64_t tokens) const { return covered.size() == 1 && covered[0] == TokenRange{0, tokens}; }
+  // What is left of [0, tokens), some of it possibly empty.
+  std::vector<TokenRange> gaps(int64_t tokens) const {
+    std::vector<TokenRange> result;
+    int64_t begin = 0;
+    for (const TokenRange& range : covered) {
+      result.push_back({begin, range.begin});
+      begin = range.end;
+    }
+    result.push_back({begin, tokens});
+    return result;
+  }
 };
 
 // Makes the target of a gradient for the time of a list, and what is left to do afterwards.
@@ -365,7 +375,11 @@ class TargetScope {
       sum_ = engine.allocate("attention.float32_gradient", DType::float32, gradient.extents, stream);
       target_.tensor = sum_.tensor;
     }
-    if (overwrites && (!target_.overwrites || !coverage.is_all(gradient.extent(0)))) {
+    if (target_.overwrites) {
+      for (const TokenRange& gap : coverage.gaps(gradient.extent(0))) {
+        clear_gradient(gradient.slice(0, gap.begin, gap.end), stream);
+      }
+    } else if (overwrites) {
       clear_gradient(target_.tensor, stream);
     }
   }
