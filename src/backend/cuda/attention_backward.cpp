@@ -231,9 +231,16 @@ class BackwardCalls {
   bool run_documents(PreparedCall& prepared, int64_t fewest_tasks_of_a_block) {
     if (prepared.longest_document == 0) return false;
     AttentionBackward arguments = arguments_;
-    arguments.dquery = dquery_.tensor;
-    arguments.dkey = dkey_.tensor;
-    arguments.dvalue = dvalue_.tensor;
+    // The kernel makes gradients of one dtype.
+    const bool is_mixed = is_bfloat16(dquery_.tensor) != is_bfloat16(dkey_.tensor) ||
+                          is_bfloat16(dquery_.tensor) != is_bfloat16(dvalue_.tensor);
+    const auto made = [&](Tensor& gradient, const Target& target) {
+      gradient = target.tensor;
+      return is_mixed ? in_float32(gradient) : OwnTensor();
+    };
+    const OwnTensor dquery = made(arguments.dquery, dquery_);
+    const OwnTensor dkey = made(arguments.dkey, dkey_);
+    const OwnTensor dvalue = made(arguments.dvalue, dvalue_);
     arguments.overwrites_dquery = dquery_.overwrites;
     arguments.overwrites_dkey_dvalue = dkey_.overwrites;
     if (!takes_documents(arguments)) return false;
@@ -248,6 +255,9 @@ class BackwardCalls {
         "attention.document_dquery", document_workspace_bytes(arguments, documents.longest, blocks), stream_);
     document_attention_backward(arguments, documents, sums.tensor.as<float>(), static_cast<int*>(queue.get()),
                                 workspace.get(), blocks, stream_);
+    round(dquery, dquery_, prepared.queries);
+    round(dkey, dkey_, prepared.keys);
+    round(dvalue, dvalue_, prepared.keys);
     return true;
   }
 
@@ -271,15 +281,18 @@ class BackwardCalls {
   // Makes `gradient` what own kernels add to: the target, or float32 memory in its place, with zeros where it is to be
   // overwritten.
   OwnTensor added_to(Tensor& gradient, const Target& target, const std::vector<TokenRange>& ranges) {
-    OwnTensor own;
     gradient = target.tensor;
-    if (is_bfloat16(target.tensor) && target.overwrites) {
-      own = allocate("attention.float32_gradient", DType::float32, target.tensor.extents);
-      gradient = own.tensor;
-    }
+    const OwnTensor own = in_float32(gradient);
     if (target.overwrites) {
       for (const TokenRange& range : ranges) clear_gradient(gradient.slice(0, range.begin, range.end), stream_);
     }
+    return own;
+  }
+  // Puts float32 memory in the place of a bfloat16 gradient, for round().
+  OwnTensor in_float32(Tensor& gradient) {
+    if (!is_bfloat16(gradient)) return {};
+    OwnTensor own = allocate("attention.float32_gradient", DType::float32, gradient.extents);
+    gradient = own.tensor;
     return own;
   }
   void round(const OwnTensor& from, const Target& to, const std::vector<TokenRange>& ranges) {

@@ -65,6 +65,7 @@ struct Problem {
   bool with_destination = true;
   bool overwrites = false;                // the gradients; otherwise they are added to what is there
   DType gradient_dtype = DType::float32;  // bfloat16 only with `overwrites`, and dquery only with one shard
+  bool float32_key_gradients = false;     // dkey and dvalue, whatever dquery is
   double key_shift = 0.0;                 // added to every key element
   double query_shift = 0.0;               // added to every query element
   double last_key_scale = 1;              // of the keys of the last shard
@@ -318,8 +319,9 @@ class CudaAttentionTest : public ::testing::Test {
     tensors.log_sum_exp =
         make_test_tensor(*memory_, DType::float32, {queries, problem.query_heads}, layouts.log_sum_exp);
     tensors.dquery = make(problem.gradient_dtype, queries, problem.query_heads, problem.key_size, layouts.dquery);
-    tensors.dkey = make(problem.gradient_dtype, keys, problem.key_heads, problem.key_size, layouts.dkey);
-    tensors.dvalue = make(problem.gradient_dtype, keys, problem.key_heads, problem.value_size, layouts.dvalue);
+    const DType key_gradients = problem.float32_key_gradients ? DType::float32 : problem.gradient_dtype;
+    tensors.dkey = make(key_gradients, keys, problem.key_heads, problem.key_size, layouts.dkey);
+    tensors.dvalue = make(key_gradients, keys, problem.key_heads, problem.value_size, layouts.dvalue);
     upload(inputs.query, tensors.query);
     upload(inputs.key, tensors.key);
     upload(inputs.value, tensors.value);

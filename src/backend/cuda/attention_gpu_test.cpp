@@ -88,6 +88,8 @@ TEST_F(CudaAttentionTest, ManyShortDocuments) {
         check(*attention, problem, fmt::format("size {}, window {}, overwrites {}", size, window, overwrites),
               kFewKeysBound);
       }
+      problem.float32_key_gradients = true;
+      check(*attention, problem, fmt::format("size {}, window {}, bfloat16 dQ alone", size, window), kFewKeysBound);
     }
   }
   // Up to the longest document that the kernel takes, and one beyond.
@@ -420,12 +422,17 @@ TEST_F(CudaAttentionTest, GradientsAreOverwritten) {
     const auto attention = make_attention(options);
     const std::string kernels = options.use_cudnn ? "fused, " : "own, ";
     Problem with_gaps = problem_of(300, 260, {{10, 130, 3, 140, kNoLower, 20}, {131, 290, 150, 260, -40, kNoUpper}});
+    // As a hop of a zigzag ring has them.
+    Problem half_of_queries = problem_of(256, 256, {{128, 256, 0, 256}});
+    Problem half_of_keys = problem_of(256, 256, {{0, 256, 0, 128}});
     Problem mixed = problem_of(256, 384, {{0, 256, 0, 128}, {0, 256, 128, 384, kNoLower, 0}});
     for (auto& [problem, name] :
          std::vector<std::pair<Problem, std::string>>{{documents({384}), "dense"},
                                                       {documents({128, 128, 128}), "dense batch"},
                                                       {documents({100, 28, 129}), "ragged"},
                                                       {with_gaps, "with gaps"},
+                                                      {half_of_queries, "half of the queries"},
+                                                      {half_of_keys, "half of the keys"},
                                                       {mixed, "two calls"},
                                                       {causal_in_shards(500, 3), "shards"}}) {
       problem.overwrites = true;
@@ -438,6 +445,8 @@ TEST_F(CudaAttentionTest, GradientsAreOverwritten) {
       problem.layouts.dkey = {64, 384, 0};
       problem.layouts.dvalue = {0, 128, 64};
       check(*attention, problem, kernels + name + ", bfloat16 gradients in views");
+      problem.float32_key_gradients = true;
+      check(*attention, problem, kernels + name + ", bfloat16 dQ alone");
     }
     Problem nothing = problem_of(40, 24, {});
     nothing.overwrites = true;
