@@ -12,7 +12,7 @@
 namespace ithaca {
 namespace {
 
-constexpr int64_t kGradientBytes = 4;  // float32
+constexpr int64_t kKeyGradientBytes = 4;  // float32
 
 // The largest ulysses size that divides `ranks` and leaves every rank a query head.
 int largest_ulysses_size(int ranks, int64_t query_heads) {
@@ -92,9 +92,10 @@ CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape
     const int64_t keys_sent = (deal.key_head_copies() - key_heads) * key_value_size;
     cost.forward_bytes += tokens_per_rank * element_bytes *
                           (other_queries * heads.key_size + keys_sent + others * query_heads * heads.value_size);
-    cost.backward_bytes +=
-        tokens_per_rank * element_bytes * (other_queries * (heads.key_size + 2 * heads.value_size) + keys_sent) +
-        tokens_per_rank * kGradientBytes * others * (query_heads * heads.key_size + key_heads * key_value_size);
+    cost.backward_bytes += tokens_per_rank * element_bytes *
+                               (other_queries * (heads.key_size + 2 * heads.value_size) + keys_sent +
+                                others * query_heads * heads.key_size) +
+                           tokens_per_rank * kKeyGradientBytes * others * key_heads * key_value_size;
     for (int group = 0; group < deal.groups(); ++group) {
       cost.forward_exchanges += 2 + (deal.any_key_arrives(group) ? 2 : 0);
       cost.backward_exchanges += 4 + (deal.any_key_arrives(group) ? 2 : 0) + (deal.any_key_leaves(group) ? 2 : 0);
@@ -104,7 +105,8 @@ CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape
   if (hops > 0) {
     const int64_t token_elements = key_heads * key_value_size;
     cost.forward_bytes += ring.key_tokens * token_elements * element_bytes;
-    cost.backward_bytes += token_elements * (ring.key_tokens * element_bytes + ring.gradient_tokens * kGradientBytes);
+    cost.backward_bytes +=
+        token_elements * (ring.key_tokens * element_bytes + ring.gradient_tokens * kKeyGradientBytes);
     // The calls for one group of heads: keys and values of every hop, or two gatherings.
     const int64_t calls = sizes.kind == ScheduleKind::all_gather ? 2 : 2 * hops;
     int64_t groups = 0;

@@ -5,8 +5,8 @@
 // rank r sends to others for one layer:
 //   head exchange (U > 1)
 //     forward   s e [(Hq - hq_r) Dqk + (C - c_r) (Dqk + Dv) + (U-1) hq_r Dv]
-//     backward  s e [(Hq - hq_r) (Dqk + 2 Dv) + (C - c_r) (Dqk + Dv)] + 4 s (U-1) [hq_r Dqk + c_r (Dqk + Dv)]
-//               (queries, output and its gradient, keys and values again; then float32 dQ, dK, dV)
+//     backward  s e [(Hq - hq_r) (Dqk + 2 Dv) + (C - c_r) (Dqk + Dv) + (U-1) hq_r Dqk] + 4 s (U-1) c_r (Dqk + Dv)
+//               (queries, output and its gradient, keys and values again; then dQ, and float32 dK and dV)
 //   ring or gathering of keys (R > 1)
 //     forward   U s c_r (Dqk + Dv) e
 //     backward  U s c_r (Dqk + Dv) (e + 4)

@@ -49,9 +49,19 @@ class GatherAttention : public SequenceAttention {
     // back before the sums of this one, so that nobody who gets it has to wait for those.
     GatheredTensor previous_dkey;
     GatheredTensor previous_dvalue;
+    const bool sums = plan.needs_exchange();
+    std::optional<GradientSum> dkey_sum;
+    std::optional<GradientSum> dvalue_sum;
+    if (sums) {
+      dkey_sum.emplace(backend_, "all-gather own dK", MemoryClass::communication, gradient.dkey, compute());
+      dvalue_sum.emplace(backend_, "all-gather own dV", MemoryClass::communication, gradient.dvalue, compute());
+    }
     for_each_group(plan, query_heads, qkv, enqueue_next, [&](const CallHeads& group, GatheredKeys& keys) {
-      const Tensor own_dkey = heads_of(gradient.dkey, group.key);
-      const Tensor own_dvalue = heads_of(gradient.dvalue, group.key);
+      const Tensor own_dkey = heads_of(sums ? dkey_sum->tensor() : gradient.dkey, group.key);
+      const Tensor own_dvalue = heads_of(sums ? dvalue_sum->tensor() : gradient.dvalue, group.key);
+      const Tensor dquery = heads_of(gradient.dquery, group.query);
+      std::optional<GradientSum> dquery_sum;
+      if (sums) dquery_sum.emplace(backend_, "all-gather dQ", MemoryClass::workspace, dquery, compute());
       GatheredTensor dkey = allocate("all-gather dK", plan, own_dkey, compute());
       GatheredTensor dvalue = allocate("all-gather dV", plan, own_dvalue, compute());
       for (int hop = 0; hop < plan.ring_size; ++hop) {
@@ -66,13 +76,14 @@ class GatherAttention : public SequenceAttention {
              .log_sum_exp = heads_of(log_sum_exp, group.query),
              .doutput = heads_of(doutput, group.query),
              .tasks = plan.tasks[owner],
-             .dquery = heads_of(gradient.dquery, group.query),
+             .dquery = sums ? dquery_sum->tensor() : dquery,
              .dkey = dkey.parts[owner],
              .dvalue = dvalue.parts[owner],
              .overwrites_dquery = hop == 0,
-             .overwrites_dkey_dvalue = hop == 0 ? key_gradients == KeyGradients::overwritten : plan.needs_exchange()});
+             .overwrites_dkey_dvalue = hop == 0 ? key_gradients == KeyGradients::overwritten : sums});
       }
-      if (!plan.needs_exchange()) return;
+      if (!sums) return;
+      dquery_sum->finish();
       previous_dkey.buffer.release();
       previous_dvalue.buffer.release();
       backend_.wait(communication(), backend_.record(compute()));
@@ -83,6 +94,10 @@ class GatherAttention : public SequenceAttention {
       previous_dkey = std::move(dkey);
       previous_dvalue = std::move(dvalue);
     });
+    if (!sums) return;
+    backend_.wait(compute(), backend_.record(communication()));
+    dkey_sum->finish();
+    dvalue_sum->finish();
   }
 
  private:

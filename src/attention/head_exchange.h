@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/head_deal.h"
+#include "attention/local_attention.h"
 #include "attention/schedule.h"
 #include "comm/communicator.h"
 
@@ -47,9 +48,12 @@ class HeadExchange {
 // contributions are summed in rank order, whatever the order of arrival.
 class KeyGradientReturn {
  public:
-  // gradient: [own tokens, key heads, size] float32, overwritten.
+  // gradient: [own tokens, key heads, size], overwritten; what is exchanged and summed is float32.
   KeyGradientReturn(const HeadDeal& deal, Backend& backend, HeadExchange& exchange, const Tensor& gradient)
-      : deal_(deal), backend_(backend), exchange_(exchange), gradient_(gradient) {}
+      : deal_(deal),
+        backend_(backend),
+        exchange_(exchange),
+        sum_(backend, "key head gradients", MemoryClass::communication, gradient, backend.communication_stream()) {}
 
   // Enqueues the exchange of the key heads that are complete with `group`. from: [part tokens, those heads of this
   // rank, size].
@@ -68,7 +72,7 @@ class KeyGradientReturn {
   const HeadDeal& deal_;
   Backend& backend_;
   HeadExchange& exchange_;
-  Tensor gradient_;
+  GradientSum sum_;
   std::vector<Shared> shared_;
 };
 

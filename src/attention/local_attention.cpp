@@ -46,6 +46,21 @@ std::vector<CallHeads> parted_heads(const HeadShape& shape, const HeadRange& que
   return result;
 }
 
+GradientSum::GradientSum(Backend& backend, std::string_view name, MemoryClass memory_class, const Tensor& target,
+                         Stream& stream)
+    : backend_(backend), target_(target), sum_(target) {
+  if (target.dtype == DType::float32) return;
+  own_ = backend.arena(Tier::device).allocate(name, memory_class, DType::float32, target.extents, stream);
+  sum_ = own_.tensor();
+}
+
+void GradientSum::finish() {
+  if (own_.is_empty()) return;
+  backend_.copy(backend_.compute_stream(), {.from = sum_, .to = target_});
+  own_.last_used_on(backend_.compute_stream());
+  own_.release();
+}
+
 RunningAttention::RunningAttention(Backend& backend, const HeadShape& shape, const HeadRange& query_heads,
                                    const Tensor& output, const Tensor& log_sum_exp)
     : backend_(backend),

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "attention/head_deal.h"
@@ -38,6 +39,24 @@ struct CallHeads {
 // The heads of a call, which holds query heads `query_heads` of the model and their key heads, in `count` parts as even
 // as can be; in fewer where there are fewer key heads.
 std::vector<CallHeads> parted_heads(const HeadShape& shape, const HeadRange& query_heads, int count);
+
+// A gradient that is summed in float32, whatever dtype it is wanted in: in its own memory where that is float32, else
+// in memory of the sum, which finish() rounds.
+class GradientSum {
+ public:
+  // Memory, where there is any, comes from the arena in the order of `stream`.
+  GradientSum(Backend& backend, std::string_view name, MemoryClass memory_class, const Tensor& target, Stream& stream);
+
+  const Tensor& tensor() const { return sum_; }
+  // Enqueues what makes the target of the sum on the compute stream, which must be behind everything that was added.
+  void finish();
+
+ private:
+  Backend& backend_;
+  Tensor target_;
+  Buffer own_;
+  Tensor sum_;
+};
 
 // The running softmax of a set of queries over all keys that are added.
 class RunningAttention {

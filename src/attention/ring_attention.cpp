@@ -135,10 +135,10 @@ class TravellingGradients : RingTravel {
     const bool comes_home = plan_.is_needed(rank(), hop) && !plan_.is_needed(rank(), hop + 1);
     if (is_mine) backend_.wait(communication(), backend_.record(compute()));
     if (arrives) arriving_ = allocate("ring dK arriving", "ring dV arriving", DType::float32, coming, communication());
-    if (comes_home) home_ = allocate("ring dK home", "ring dV home", DType::float32, rank(), communication());
+    if (comes_home) coming_ = allocate("ring dK home", "ring dV home", DType::float32, rank(), communication());
     const KeyValueViews here = here_.views();
     exchange(goes_on ? &here : nullptr, rank_ahead(1), arrives ? &arriving_ : nullptr, rank_ahead(plan_.ring_size - 1));
-    exchange(is_mine && !goes_on ? &here : nullptr, held, comes_home ? &home_ : nullptr, rank_ahead(hop));
+    exchange(is_mine && !goes_on ? &here : nullptr, held, comes_home ? &coming_ : nullptr, rank_ahead(hop));
     if (arrives || comes_home) arrived_ = backend_.record(communication());
     sent_ = std::move(here_);
   }
@@ -146,9 +146,18 @@ class TravellingGradients : RingTravel {
   // Adds what has arrived, after the compute work that hid it has been enqueued.
   void collect() {
     if (!sent_.is_empty()) sent_.release_on(communication());
-    if (arriving_.is_empty() && home_.is_empty()) return;
+    if (arriving_.is_empty() && coming_.is_empty()) return;
     backend_.wait(compute(), std::exchange(arrived_, Event()));
     if (!arriving_.is_empty()) add(arriving_, here_.views());
+    if (home_.is_empty()) {
+      home_ = std::move(coming_);
+    } else if (!coming_.is_empty()) {
+      add(coming_, home_.views());
+    }
+  }
+
+  // After the last collect(): what has come home is added to what the own queries give.
+  void finish() {
     if (!home_.is_empty()) add(home_, own_);
   }
 
@@ -162,7 +171,8 @@ class TravellingGradients : RingTravel {
   KeyValueBuffers here_;
   KeyValueBuffers sent_;  // kept while the next hop is enqueued, which would get its memory and wait for the sending
   KeyValueBuffers arriving_;
-  KeyValueBuffers home_;
+  KeyValueBuffers coming_;  // home
+  KeyValueBuffers home_;    // what has come home, from all chains so far
   Event arrived_;
 };
 
@@ -190,12 +200,14 @@ class RingAttention : public SequenceAttention {
   }
 
   // The last contributions to dK and dV travel home behind the attention of some heads to the own keys, which is kept
-  // for that.
+  // for that. What the hops give, and what comes home, is summed apart and added once, when all is there.
   void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv, const Tensor& output,
                 const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient,
                 KeyGradients key_gradients, const EnqueueNext& enqueue_next) override {
-    const auto& own_tasks = plan.tasks[static_cast<size_t>(plan.ring_rank)];
-    const auto to_own_keys = [&](const CallHeads& heads, bool overwrites_dquery, bool overwrites_dkey_dvalue) {
+    const auto tasks_at = [&](int hop) -> const std::vector<AttentionTask>& {
+      return plan.tasks[static_cast<size_t>(plan.owner_at(hop))];
+    };
+    const auto to_own_keys = [&](const CallHeads& heads) {
       add_attention_gradients(backend_, heads_, heads.query_heads,
                               {.query = heads_of(qkv.query, heads.query),
                                .key = heads_of(qkv.key, heads.key),
@@ -203,15 +215,17 @@ class RingAttention : public SequenceAttention {
                                .output = heads_of(output, heads.query),
                                .log_sum_exp = heads_of(log_sum_exp, heads.query),
                                .doutput = heads_of(doutput, heads.query),
-                               .tasks = own_tasks,
+                               .tasks = tasks_at(0),
                                .dquery = heads_of(gradient.dquery, heads.query),
                                .dkey = heads_of(gradient.dkey, heads.key),
                                .dvalue = heads_of(gradient.dvalue, heads.key),
-                               .overwrites_dquery = overwrites_dquery,
-                               .overwrites_dkey_dvalue = overwrites_dkey_dvalue});
+                               .overwrites_dquery = true,
+                               .overwrites_dkey_dvalue = key_gradients == KeyGradients::overwritten});
     };
-    const bool overwrites_dkey_dvalue = key_gradients == KeyGradients::overwritten;
     const std::vector<CallHeads> parts = parted_heads(heads_, query_heads, plan.needs_exchange() ? 2 : 1);
+    int hops_with_tasks = 0;
+    for (int hop = 1; hop < plan.ring_size; ++hop) hops_with_tasks += tasks_at(hop).empty() ? 0 : 1;
+    Buffer dquery_of_hops;
     TravellingKeys keys(backend_, ring_, plan, qkv);
     TravellingGradients gradients(backend_, ring_, plan, gradient);
     for (int hop = 0; hop < plan.ring_size; ++hop) {
@@ -220,17 +234,18 @@ class RingAttention : public SequenceAttention {
       if (hop == 0) enqueue_next();
       if (hop > 1) gradients.transfer(hop - 1);
       if (hop == 0) {
-        to_own_keys(parts.front(), true, overwrites_dkey_dvalue);
-        // What is kept for the end adds to what the others give.
-        for (size_t part = 1; part < parts.size(); ++part) {
-          clear(heads_of(gradient.dquery, parts[part].query));
-          if (!overwrites_dkey_dvalue) continue;
-          clear(heads_of(gradient.dkey, parts[part].key));
-          clear(heads_of(gradient.dvalue, parts[part].key));
-        }
-      } else if (const auto& tasks = plan.tasks[static_cast<size_t>(plan.owner_at(hop))]; !tasks.empty()) {
+        to_own_keys(parts.front());
+      } else if (!tasks_at(hop).empty()) {
         const KeyValueViews& here = keys.use();
         const KeyValueViews contributions = gradients.start(hop);
+        const bool is_first = dquery_of_hops.is_empty();
+        // One hop's gradient is written most directly in the compute dtype; those of several are summed in float32.
+        const DType dtype = hops_with_tasks == 1 ? backend_.compute_dtype() : DType::float32;
+        if (is_first) {
+          dquery_of_hops =
+              backend_.arena(Tier::device)
+                  .allocate("ring dQ of hops", MemoryClass::workspace, dtype, gradient.dquery.extents, compute());
+        }
         add_attention_gradients(backend_, heads_, query_heads,
                                 {.query = qkv.query,
                                  .key = here.key,
@@ -238,22 +253,27 @@ class RingAttention : public SequenceAttention {
                                  .output = output,
                                  .log_sum_exp = log_sum_exp,
                                  .doutput = doutput,
-                                 .tasks = tasks,
-                                 .dquery = gradient.dquery,
+                                 .tasks = tasks_at(hop),
+                                 .dquery = dquery_of_hops.tensor(),
                                  .dkey = contributions.key,
                                  .dvalue = contributions.value,
+                                 .overwrites_dquery = is_first,
                                  .overwrites_dkey_dvalue = true});
       }
       gradients.collect();
       keys.advance();
     }
     if (plan.ring_size > 1) gradients.transfer(plan.ring_size - 1);
-    for (size_t part = 1; part < parts.size(); ++part) to_own_keys(parts[part], false, false);
+    for (size_t part = 1; part < parts.size(); ++part) to_own_keys(parts[part]);
+    if (!dquery_of_hops.is_empty()) {
+      backend_.add(compute(), {.from = dquery_of_hops.tensor(), .to = gradient.dquery});
+    }
     gradients.collect();
+    gradients.finish();
   }
 
  private:
-  void clear(const Tensor& tensor) { backend_.fill(backend_.compute_stream(), {.to = tensor, .value = 0.0}); }
+  Stream& compute() { return backend_.compute_stream(); }
 
   HeadShape heads_;
   Backend& backend_;

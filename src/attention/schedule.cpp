@@ -88,20 +88,15 @@ class ShardedSchedule : public AttentionSchedule {
     backend_.wait(compute(), backend_.record(communication()));
   }
 
-  DType gradient_dtype() const override {
-    return sizes_.ring_size * sizes_.ulysses_size == 1 ? backend_.compute_dtype() : DType::float32;
-  }
-
   void backward(const AttentionPlan& plan, const ShardedQkv& qkv, const Tensor& output, const Tensor& log_sum_exp,
                 const Tensor& doutput, const ShardedQkvGradient& gradient) override {
     const ShardedPlan& own = checked(plan, qkv, log_sum_exp);
     const int64_t tokens = own.own_shard.size();
     check_tensor(output, "output", backend_.compute_dtype(), tokens, heads_.query_heads, heads_.value_size);
     check_tensor(doutput, "doutput", backend_.compute_dtype(), tokens, heads_.query_heads, heads_.value_size);
-    const DType gradients = gradient.dquery.dtype == gradient_dtype() ? gradient_dtype() : DType::float32;
-    check_tensor(gradient.dquery, "dquery", gradients, tokens, heads_.query_heads, heads_.key_size);
-    check_tensor(gradient.dkey, "dkey", gradients, tokens, heads_.key_heads, heads_.key_size);
-    check_tensor(gradient.dvalue, "dvalue", gradients, tokens, heads_.key_heads, heads_.value_size);
+    check_tensor(gradient.dquery, "dquery", backend_.compute_dtype(), tokens, heads_.query_heads, heads_.key_size);
+    check_tensor(gradient.dkey, "dkey", backend_.compute_dtype(), tokens, heads_.key_heads, heads_.key_size);
+    check_tensor(gradient.dvalue, "dvalue", backend_.compute_dtype(), tokens, heads_.key_heads, heads_.value_size);
     if (sizes_.ulysses_size == 1) {
       backend_.wait(communication(), backend_.record(compute()));
       inner_->backward(own.sequence, own_queries(), qkv, output, log_sum_exp, doutput, gradient,
@@ -271,8 +266,8 @@ class ShardedSchedule : public AttentionSchedule {
     for_each_group(exchange, plan.deal, qkv, keys, output, doutput,
                    [&](int group, const HeadInputs& inputs, const auto& enqueue_next) {
                      const HeadGroup own = own_group(plan.deal, group);
-                     Buffer dquery = allocate("ulysses dQ", MemoryClass::communication, DType::float32, tokens,
-                                              own.query.count(), heads_.key_size, compute());
+                     Buffer dquery = allocate("ulysses dQ", MemoryClass::communication, backend_.compute_dtype(),
+                                              tokens, own.query.count(), heads_.key_size, compute());
                      if (own.query.count() > 0) {
                        inner_->backward(
                            plan.sequence, own.query, group_qkv(own, inputs, keys), inputs.output.tensor(),

@@ -40,7 +40,7 @@ struct ShardedQkv {
   Tensor key;    // [tokens, key heads, key size]
   Tensor value;  // [tokens, key heads, value size]
 };
-// Gradients of the same, overwritten by backward: all float32, or all of AttentionSchedule::gradient_dtype().
+// Gradients of the same, alike, overwritten by backward. Sums over ranks are float32 and are rounded once.
 struct ShardedQkvGradient {
   Tensor dquery, dkey, dvalue;
 };
@@ -86,9 +86,6 @@ class AttentionSchedule {
   // overwritten.
   virtual void forward(const AttentionPlan& plan, const ShardedQkv& qkv, const Tensor& output,
                        const Tensor& log_sum_exp) = 0;
-  // The dtype in which backward makes gradients: the compute dtype where nothing is added to them any more (a cp group
-  // of one rank), else float32.
-  virtual DType gradient_dtype() const = 0;
   // output and log_sum_exp as forward wrote them; doutput like output.
   virtual void backward(const AttentionPlan& plan, const ShardedQkv& qkv, const Tensor& output,
                         const Tensor& log_sum_exp, const Tensor& doutput, const ShardedQkvGradient& gradient) = 0;

@@ -270,8 +270,8 @@ TEST(ScheduleTraffic, FormulasByHand) {
   // 28/4 on 8 ranks: 4 3 4 3 4 3 4 3, every rank with one key head, so C = 8. s = 1000, e = 2.
   const CommunicationCost first = communication_cost({ScheduleKind::ulysses, 8, 1}, heads, 0, 1000, 2);
   EXPECT_EQ(first.forward_bytes, 1000 * 2 * ((28 - 4) * 128 + (8 - 1) * (128 + 64) + 7 * 4 * 64));
-  EXPECT_EQ(first.backward_bytes,
-            1000 * 2 * ((28 - 4) * (128 + 2 * 64) + (8 - 1) * (128 + 64)) + 1000 * 4 * 7 * (4 * 128 + 1 * (128 + 64)));
+  EXPECT_EQ(first.backward_bytes, 1000 * 2 * ((28 - 4) * (128 + 2 * 64) + (8 - 1) * (128 + 64) + 7 * 4 * 128) +
+                                      1000 * 4 * 7 * 1 * (128 + 64));
   const CommunicationCost second = communication_cost({ScheduleKind::ulysses, 8, 1}, heads, 1, 1000, 2);
   EXPECT_EQ(second.forward_bytes, 1000 * 2 * ((28 - 3) * 128 + (8 - 1) * (128 + 64) + 7 * 3 * 64));
   const CommunicationCost ring = communication_cost({ScheduleKind::ring, 1, 8}, heads, 0, 1000, 2);

@@ -63,7 +63,7 @@ class SequenceAttention {
   // tokens. output and log_sum_exp [tokens, query heads] are overwritten.
   virtual void forward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv,
                        const Tensor& output, const Tensor& log_sum_exp, const EnqueueNext& enqueue_next) = 0;
-  // Overwrites dquery; overwrites dkey and dvalue, or adds to them.
+  // Overwrites dquery (compute dtype); overwrites dkey and dvalue (compute dtype), or adds to them (float32).
   enum class KeyGradients { overwritten, added_to };
   virtual void backward(const SequencePlan& plan, const HeadRange& query_heads, const ShardedQkv& qkv,
                         const Tensor& output, const Tensor& log_sum_exp, const Tensor& doutput,
@@ -75,7 +75,8 @@ class SequenceAttention {
 // to ranks that need it: from neighbour to neighbour where both do, and straight from its owner to a rank whose
 // predecessor does not. In backward float32 dK and dV follow one hop behind, from neighbour to neighbour where both
 // contribute, and straight home from the last of such a chain. At most two shards of keys and values, and three of
-// their gradients, are here at a time.
+// their gradients, are here at a time, besides what has come home and what the hops give to dQ, which are added to the
+// own ones at the end.
 std::unique_ptr<SequenceAttention> make_ring_attention(const HeadShape& heads, Backend& backend, Communicator& ring);
 
 // Keys and values are gathered from all ranks, some key heads at a time (at most kLargestGatherGroups groups, two of

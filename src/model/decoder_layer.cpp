@@ -364,7 +364,6 @@ void DecoderLayer::attention_backward(const Tensor& input, const Projections& pr
   const int64_t query_heads = model_.query_heads;
   const int64_t key_heads = model_.key_heads;
   const int64_t width = (query_heads + 2 * key_heads) * model_.head_size;
-  const DType compute = backend_.compute_dtype();
 
   Gemm output_weight_gradient;
   output_weight_gradient.a = doutput;
@@ -375,8 +374,7 @@ void DecoderLayer::attention_backward(const Tensor& input, const Projections& pr
   backend_.gemm(stream_, output_weight_gradient);
   if (index_.output_bias >= 0) backend_.column_sum(stream_, {doutput, gradients[index_.output_bias]});
 
-  const DType gradient_dtype = schedule_.gradient_dtype();
-  Buffer gradient = allocate("gradient of query, key, value", MemoryClass::workspace, gradient_dtype, {tokens, width});
+  Buffer gradient = workspace("gradient of query, key, value", {tokens, width});
   {
     Buffer dattention = workspace("gradient of the attention output", {tokens, query_heads * model_.head_size});
     Gemm output_gradient;
@@ -393,13 +391,11 @@ void DecoderLayer::attention_backward(const Tensor& input, const Projections& pr
                        parts);
   }
 
-  // Back through RoPE and head norms, in place where attention makes gradients in the compute dtype.
-  const bool in_place = compute == gradient_dtype;
-  Buffer converted = in_place ? Buffer() : workspace("gradient of query, key, value before RoPE", {tokens, width});
-  const Tensor projected = in_place ? gradient.tensor() : converted.tensor();
+  // Back through RoPE and head norms, in place.
+  const Tensor& projected = gradient.tensor();
   const auto rotate_back = [&](int64_t first_head, int64_t count, int norm_weight, const Buffer& inverse_rms) {
     HeadRopeBackward rope;
-    rope.doutput = heads(gradient.tensor(), first_head, count);
+    rope.doutput = heads(projected, first_head, count);
     rope.dinput = heads(projected, first_head, count);
     if (model_.query_key_norm) {
       rope.input = heads(projections.raw.tensor(), first_head, count);
@@ -413,10 +409,6 @@ void DecoderLayer::attention_backward(const Tensor& input, const Projections& pr
   };
   rotate_back(0, query_heads, index_.query_norm, projections.query_inverse_rms);
   rotate_back(query_heads, key_heads, index_.key_norm, projections.key_inverse_rms);
-  if (!in_place) {
-    backend_.copy(stream_, {heads(gradient.tensor(), query_heads + key_heads, key_heads),
-                            heads(projected, query_heads + key_heads, key_heads)});
-  }
 
   Gemm weight_gradient;
   weight_gradient.a = projected;

@@ -32,8 +32,7 @@ double seconds_since(Clock::time_point start) {
 // One rank's tensors of one layer, filled with random numbers.
 class LayerTensors {
  public:
-  LayerTensors(Backend& backend, const HeadShape& heads, const AttentionPlan& plan, DType gradients)
-      : backend_(backend) {
+  LayerTensors(Backend& backend, const HeadShape& heads, const AttentionPlan& plan) : backend_(backend) {
     const int64_t tokens = plan.shard().size();
     const DType compute = backend.compute_dtype();
     qkv = {make(query_, compute, {tokens, heads.query_heads, heads.key_size}, true),
@@ -42,9 +41,9 @@ class LayerTensors {
     output = make(output_, compute, {tokens, heads.query_heads, heads.value_size}, false);
     log_sum_exp = make(log_sum_exp_, DType::float32, plan.log_sum_exp_extents(), false);
     doutput = make(doutput_, compute, {tokens, heads.query_heads, heads.value_size}, true);
-    gradient = {make(dquery_, gradients, {tokens, heads.query_heads, heads.key_size}, false),
-                make(dkey_, gradients, {tokens, heads.key_heads, heads.key_size}, false),
-                make(dvalue_, gradients, {tokens, heads.key_heads, heads.value_size}, false)};
+    gradient = {make(dquery_, compute, {tokens, heads.query_heads, heads.key_size}, false),
+                make(dkey_, compute, {tokens, heads.key_heads, heads.key_size}, false),
+                make(dvalue_, compute, {tokens, heads.key_heads, heads.value_size}, false)};
   }
 
   ShardedQkv qkv;
@@ -252,7 +251,7 @@ class AttentionMeasurement {
     const std::unique_ptr<AttentionSchedule> schedule =
         make_schedule(split.sizes.kind, split.layout, benchmark_.heads, *backend, mesh);
     const std::unique_ptr<AttentionPlan> plan = schedule->plan(documents_, MaskRule{true, benchmark_.window});
-    const LayerTensors layer(*backend, benchmark_.heads, *plan, schedule->gradient_dtype());
+    const LayerTensors layer(*backend, benchmark_.heads, *plan);
     const auto forward = [&] { schedule->forward(*plan, layer.qkv, layer.output, layer.log_sum_exp); };
     const auto backward = [&] {
       schedule->backward(*plan, layer.qkv, layer.output, layer.log_sum_exp, layer.doutput, layer.gradient);

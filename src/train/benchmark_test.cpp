@@ -139,7 +139,7 @@ TEST(AttentionPrediction, UlyssesHidesAllButOneGroupsExchange) {
   const AttentionPrediction prediction =
       predict_attention({ScheduleKind::ulysses, 8, 1}, heads(32, 8, 128), 65536, 2, {0.25, 0.5, 0}, {{kSlow}, {kSlow}});
   const double forward_bytes = 8192.0 * 2 * (28 * 128 + 7 * 256 + 7 * 4 * 128);
-  const double backward_bytes = 8192.0 * 2 * (28 * 3 * 128 + 7 * 256) + 4.0 * 8192 * 7 * (4 * 128 + 256);
+  const double backward_bytes = 8192.0 * 2 * (28 * 3 * 128 + 7 * 256 + 7 * 4 * 128) + 4.0 * 8192 * 7 * 256;
   EXPECT_NEAR(prediction.forward_seconds, 0.25 + forward_bytes / 4 / 1e9, 1e-12);
   EXPECT_NEAR(prediction.backward_seconds, 0.5 + backward_bytes / 4 / 1e9, 1e-12);
   EXPECT_NEAR(prediction.exposed_seconds, (forward_bytes + backward_bytes) / 4 / 1e9, 1e-12);

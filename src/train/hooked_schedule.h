@@ -28,7 +28,6 @@ class HookedSchedule final : public AttentionSchedule {
     inner_->forward(plan, qkv, output, log_sum_exp);
     tell("behind attention");
   }
-  DType gradient_dtype() const override { return inner_->gradient_dtype(); }
   void backward(const AttentionPlan& plan, const ShardedQkv& qkv, const Tensor& output, const Tensor& log_sum_exp,
                 const Tensor& doutput, const ShardedQkvGradient& gradient) override {
     tell("before the backward pass of attention");

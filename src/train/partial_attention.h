@@ -24,7 +24,6 @@ class PartialAttention final : public AttentionSchedule {
   }
   void forward(const AttentionPlan& plan, const ShardedQkv& qkv, const Tensor& output,
                const Tensor& log_sum_exp) override;
-  DType gradient_dtype() const override { return inner_->gradient_dtype(); }
   void backward(const AttentionPlan& plan, const ShardedQkv& qkv, const Tensor& output, const Tensor& log_sum_exp,
                 const Tensor& doutput, const ShardedQkvGradient& gradient) override;
   CommunicationCost cost(int64_t tokens_per_rank) const override { return inner_->cost(tokens_per_rank); }
