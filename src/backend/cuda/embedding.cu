@@ -52,7 +52,6 @@ __global__ void __launch_bounds__(256) sort_keys_kernel(const int64_t* token_ids
 }
 
 constexpr uint32_t kNoId = 0xffffffffU;  // above every vocabulary
-constexpr int kVectors = 2;              // of a row and a thread, so far apart that those of a warp are neighbours
 
 // Block (x, y): the tokens of the id that begins at sorted place x (nothing when none begins there), columns of y.
 template <typename T, int kWidth>
@@ -60,61 +59,44 @@ __global__ void __launch_bounds__(256)
     embedding_backward_kernel(const T* doutput, int64_t doutput_stride, const uint32_t* keys, const uint32_t* order,
                               int64_t tokens, int64_t vocabulary, float* dtable, int64_t dtable_stride,
                               int64_t columns) {
-  // All that says where rows lie is asked for at once: most ids have one or two tokens, and each wait is for memory.
-  const int64_t begin = blockIdx.x;
-  const uint32_t id = keys[begin];
-  const uint32_t id_before = begin > 0 ? keys[begin - 1] : kNoId;
-  const uint32_t id_behind = begin + 1 < tokens ? keys[begin + 1] : kNoId;
-  const uint32_t token = order[begin];
-  if (id >= vocabulary || id_before == id) return;
-  const int64_t first_column = (static_cast<int64_t>(blockIdx.y) * blockDim.x * kVectors + threadIdx.x) * kWidth;
-  const auto column = [&](int vector) { return first_column + static_cast<int64_t>(vector) * blockDim.x * kWidth; };
-  struct Row {
-    Pack<T, kWidth> vectors[kVectors];
-  };
-  const auto row_of = [&](uint32_t from) {
-    Row row;
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kWidth;
+  if (column >= columns) return;
+  for (int64_t begin = blockIdx.x; begin < tokens; begin += gridDim.x) {
+    // All that says where rows lie is asked for at once: most ids have one or two tokens, and each wait is for memory.
+    const uint32_t id = keys[begin];
+    const uint32_t id_before = begin > 0 ? keys[begin - 1] : kNoId;
+    const uint32_t id_behind = begin + 1 < tokens ? keys[begin + 1] : kNoId;
+    const uint32_t first = order[begin];
+    if (id >= vocabulary || id_before == id) continue;
+    float* const to = dtable + static_cast<int64_t>(id) * dtable_stride + column;
+    auto total = Pack<float, kWidth>::load(to);  // on its way beside the rows
+    const auto row_of = [&](uint32_t token) {
+      return Pack<T, kWidth>::load(doutput + static_cast<int64_t>(token) * doutput_stride + column);
+    };
+    const auto first_row = row_of(first);
+    float sum[kWidth];
 #pragma unroll
-    for (int vector = 0; vector < kVectors; ++vector) {
-      if (column(vector) >= columns) break;
-      row.vectors[vector] =
-          Pack<T, kWidth>::load(doutput + static_cast<int64_t>(from) * doutput_stride + column(vector));
+    for (int element = 0; element < kWidth; ++element) sum[element] = first_row[element];
+    const auto add = [&](const Pack<T, kWidth>& row) {
+#pragma unroll
+      for (int element = 0; element < kWidth; ++element) sum[element] += row[element];
+    };
+    if (id_behind == id) {
+      constexpr int kAhead = 4;  // rows under way at the same time
+      int64_t place = begin + 1;
+      while (place + kAhead <= tokens && keys[place + kAhead - 1] == id) {
+        Pack<T, kWidth> rows[kAhead];
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) rows[i] = row_of(order[place + i]);
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) add(rows[i]);
+        place += kAhead;
+      }
+      for (; place < tokens && keys[place] == id; ++place) add(row_of(order[place]));
     }
-    return row;
-  };
-  float* const to = dtable + static_cast<int64_t>(id) * dtable_stride;
-  Pack<float, kWidth> total[kVectors];
 #pragma unroll
-  for (int vector = 0; vector < kVectors; ++vector) {
-    if (column(vector) < columns) total[vector] = Pack<float, kWidth>::load(to + column(vector));
-  }
-  float sum[kVectors][kWidth] = {};
-  const auto add = [&](const Row& row) {
-#pragma unroll
-    for (int vector = 0; vector < kVectors; ++vector) {
-#pragma unroll
-      for (int element = 0; element < kWidth; ++element) sum[vector][element] += row.vectors[vector][element];
-    }
-  };
-  add(row_of(token));
-  if (id_behind == id) {
-    constexpr int kAhead = 4;  // rows under way at the same time
-    int64_t place = begin + 1;
-    for (; place + kAhead <= tokens && keys[place + kAhead - 1] == id; place += kAhead) {
-      Row rows[kAhead];
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) rows[i] = row_of(order[place + i]);
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) add(rows[i]);
-    }
-    for (; place < tokens && keys[place] == id; ++place) add(row_of(order[place]));
-  }
-#pragma unroll
-  for (int vector = 0; vector < kVectors; ++vector) {
-    if (column(vector) >= columns) break;
-#pragma unroll
-    for (int element = 0; element < kWidth; ++element) total[vector].values[element] += sum[vector][element];
-    total[vector].store(to + column(vector));
+    for (int element = 0; element < kWidth; ++element) total.values[element] += sum[element];
+    total.store(to);
   }
 }
 
@@ -201,19 +183,18 @@ void embedding_backward(const EmbeddingBackward& arguments, void* workspace, cud
     using T = decltype(type);
     const auto launch = [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      const int64_t row_threads = divide_up(columns / kWidth, kVectors);
-      const int64_t parts = divide_up(row_threads, 256);  // of a row, all as long as each other
-      require(parts <= 65535, "embedding_backward: rows of over 65535 x 512 elements");
-      const auto threads = static_cast<unsigned>(divide_up(divide_up(row_threads, parts), 32) * 32);
+      const int64_t vectors = columns / kWidth;
+      const int64_t parts = divide_up(vectors, 256);  // of a row, all as long as each other
+      require(parts <= 65535, "embedding_backward: rows of over 65535 x 256 elements");
+      const auto threads = static_cast<unsigned>(divide_up(divide_up(vectors, parts), 32) * 32);
       const dim3 blocks(static_cast<unsigned>(tokens), static_cast<unsigned>(parts));
       embedding_backward_kernel<T, kWidth>
           <<<blocks, threads, 0, stream>>>(data_of<T>(doutput), doutput.stride(0), sorted_keys, sorted_order, tokens,
                                            vocabulary, dtable.as<float>(), dtable.stride(0), columns);
       ITHACA_CUDA_CHECK_LAUNCH("embedding_backward");
     };
-    // Vectors of the table, which is most of what is moved.
-    if (rows_are_vectors(doutput, kVectorWidth<float>) && rows_are_vectors(dtable, kVectorWidth<float>)) {
-      launch(std::integral_constant<int, kVectorWidth<float>>{});
+    if (rows_are_vectors(doutput, kVectorWidth<T>) && rows_are_vectors(dtable, kVectorWidth<T>)) {
+      launch(std::integral_constant<int, kVectorWidth<T>>{});
     } else {
       launch(std::integral_constant<int, 1>{});
     }
