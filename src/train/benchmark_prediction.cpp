@@ -16,20 +16,26 @@ namespace ithaca {
 
 namespace {
 
-// One rank of a group whose other ranks are not there: exchanges move nothing.
+// One rank of a group whose other ranks are not there: keys and values that would come from them are copies of what it
+// sends. The speed of a GPU depends on the numbers that it computes with, and what nobody has written may be zeros.
 class LoneCommunicator final : public Communicator {
  public:
-  LoneCommunicator(int rank, int size) : rank_(rank), size_(size) {}
+  LoneCommunicator(Backend& backend, int rank, int size) : backend_(backend), rank_(rank), size_(size) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   void all_to_all(Stream& /*stream*/, std::span<const Tensor> /*send*/, std::span<const Tensor> /*receive*/) override {}
-  void all_gather(Stream& /*stream*/, const Tensor& /*send*/, std::span<const Tensor> /*receive*/) override {}
+  void all_gather(Stream& stream, const Tensor& send, std::span<const Tensor> receive) override {
+    for (int other = 0; other < size_; ++other) {
+      if (other != rank_) copy(stream, send, receive[static_cast<size_t>(other)]);
+    }
+  }
   void reduce_scatter(Stream& /*stream*/, std::span<const Tensor> /*send*/, const Tensor& /*receive*/) override {}
   void all_reduce(Stream& /*stream*/, const Tensor& /*data*/) override {}
   void broadcast(Stream& /*stream*/, const Tensor& /*data*/, int /*root*/) override {}
-  void send_receive(Stream& /*stream*/, const Tensor& /*send*/, int /*to*/, const Tensor& /*receive*/,
-                    int /*from*/) override {}
+  void send_receive(Stream& stream, const Tensor& send, int /*to*/, const Tensor& receive, int /*from*/) override {
+    copy(stream, send, receive);
+  }
   void barrier() override {}
   std::unique_ptr<Communicator> split(int /*color*/, int /*key*/, std::string_view /*name*/) override {
     throw ContractError("a group whose other ranks are not there cannot be split");
@@ -38,6 +44,14 @@ class LoneCommunicator final : public Communicator {
   const Traffic& traffic() const override { return traffic_; }
 
  private:
+  // As many tokens as both have: shards differ by one.
+  void copy(Stream& stream, const Tensor& from, const Tensor& to) {
+    if (from.is_absent() || to.is_absent()) return;
+    const int64_t tokens = std::min(from.extent(0), to.extent(0));
+    backend_.copy(stream, {.from = from.slice(0, 0, tokens), .to = to.slice(0, 0, tokens)});
+  }
+
+  Backend& backend_;
   int rank_;
   int size_;
   Traffic traffic_;
@@ -66,7 +80,7 @@ class BusiestRank {
       : backend_(backend),
         shape_(shape),
         plan_(plan),
-        ring_(plan.ring_rank, plan.ring_size),
+        ring_(backend, plan.ring_rank, plan.ring_size),
         attention_(sizes.kind == ScheduleKind::all_gather ? make_gather_attention(shape, backend, ring_)
                                                           : make_ring_attention(shape, backend, ring_)),
         by_heads_(sizes.ulysses_size > 1) {
@@ -77,12 +91,11 @@ class BusiestRank {
         head_group_count(tokens * all.most_query_heads(), backend.preferred_attention_rows(), kLargestHeadGroups));
     const DType compute = backend.compute_dtype();
     keys_ = deal.key_heads(0);
-    // What exchanges leave as it is holds random numbers too: the speed of a GPU depends on them.
-    static_cast<void>(make(compute, 4 * tokens, keys_.count(), shape.key_size + shape.value_size, true));
     key_ = make(compute, tokens, keys_.count(), shape.key_size, true);
     value_ = make(compute, tokens, keys_.count(), shape.value_size, true);
-    dkey_ = make(DType::float32, tokens, keys_.count(), shape.key_size, false);
-    dvalue_ = make(DType::float32, tokens, keys_.count(), shape.value_size, false);
+    const DType key_gradients = by_heads_ ? DType::float32 : compute;  // added to, or overwritten
+    dkey_ = make(key_gradients, tokens, keys_.count(), shape.key_size, false);
+    dvalue_ = make(key_gradients, tokens, keys_.count(), shape.value_size, false);
     for (int index = 0; index < (by_heads_ ? deal.groups() : 1); ++index) {
       GroupTensors group;
       group.heads = by_heads_ ? deal.group(0, index) : HeadGroup{deal.query_heads(0), keys_, keys_, keys_};
@@ -92,7 +105,7 @@ class BusiestRank {
       group.output = make(compute, tokens, queries, shape.value_size, false);
       group.log_sum_exp = make(DType::float32, tokens, queries, 1, false);
       group.doutput = make(compute, tokens, queries, shape.value_size, true);
-      group.dquery = make(DType::float32, tokens, queries, shape.key_size, false);
+      group.dquery = make(compute, tokens, queries, shape.key_size, false);
       groups_.push_back(std::move(group));
     }
   }
