@@ -76,7 +76,7 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
                        row.documents.kind == DocumentMix::Kind::one ? "one" : document_mix_text(row.documents),
                        row.ranks, row.schedule);
     if (!row.unfit.empty()) {
-      out << fmt::format("does not fit: {}\n", row.unfit);
+      out << fmt::format("does not fit: {}{}\n", row.unfit, row.predicted ? "  predicted" : "");
       return;
     }
     if (!row.failure.empty()) {

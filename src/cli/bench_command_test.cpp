@@ -118,6 +118,11 @@ TEST(Bench, TheLongestSequenceEndsTheTable) {
   words = search;
   words.push_back("64,128");
   EXPECT_EQ(run_ithaca(words).status, 2);
+  words = search;
+  words.insert(words.end(), {"64", "--phases"});
+  const ProgramOutcome recorded = run_ithaca(words);
+  EXPECT_EQ(recorded.status, 2);
+  EXPECT_THAT(recorded.err, HasSubstr("--phases"));
 }
 
 TEST(Bench, WhatWasNotMeasuredHasNoNumber) {

@@ -178,6 +178,11 @@ int bench_step(const BenchArguments& arguments, const BackendChoice& backend, Ra
   if (arguments.longest && benchmark.tokens.size() > 1) {
     throw ConfigurationError("--longest looks from one length upwards; give --tokens one");
   }
+  if (arguments.longest && arguments.phases) {
+    throw ConfigurationError(
+        "--phases records steps of lengths that run, which --longest looks for; give the length that it finds with "
+        "--tokens, and --phases without --longest");
+  }
   raw.open();
   out << fmt::format("{}training step of {}\n{}{}, {}; for each row {}, then {} measured\n",
                      arguments.longest ? "longest sequence for a " : "", model_text(arguments, benchmark.model),

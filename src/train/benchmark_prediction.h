@@ -37,7 +37,8 @@ namespace ithaca {
 struct RankAttention {
   double forward_seconds = 0.0;
   double backward_seconds = 0.0;
-  int hops = 0;  // that bring keys which the rank needs
+  int hops = 0;         // that bring keys which the rank needs
+  int head_groups = 1;  // whose exchanges hide behind each other's attention
 };
 
 struct LinkRate {
