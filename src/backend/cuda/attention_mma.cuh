@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "backend/cuda/attention_tasks.cuh"
+#include "backend/cuda/shared_barrier.cuh"
 
 namespace ithaca::cuda {
 
@@ -18,9 +19,6 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 
 // ---- instructions ----
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 // 16 (4) bytes from global to shared memory, zeros when not live; `from` is a valid address either way.
 __device__ inline void copy_async_16(uint32_t to, const void* from, bool is_live) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(is_live ? 16 : 0)

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "backend/cuda/shared_barrier.cuh"
+
 namespace ithaca::cuda {
 
 // In shared memory. One copy after the other; the n-th one (from 0) is waited for with phase n % 2.
@@ -21,14 +23,9 @@ struct BulkBarrier {
 #define ITHACA_BULK_ASM(...)
 #endif
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 // For one arrival, that of the thread which expects the bytes.
 __device__ inline void init(BulkBarrier& barrier) {
-  [[maybe_unused]] const uint32_t address = shared_address(&barrier);
-  ITHACA_BULK_ASM("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address) : "memory");
+  init_barrier(shared_address(&barrier), 1);
 }
 
 // Makes init() visible to the copy engine; by the thread that has called it, before its first copy.
@@ -53,18 +50,7 @@ __device__ inline void begin_copy(void* to_shared, const void* from_global, uint
 
 // Waits until the copy of this phase is there, for every thread that reads it.
 __device__ inline void wait(BulkBarrier& barrier, int phase) {
-  [[maybe_unused]] const uint32_t address = shared_address(&barrier);
-  ITHACA_BULK_ASM(
-      "{\n"
-      ".reg .pred is_done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 is_done, [%0], %1;\n"
-      "@is_done bra done;\n"
-      "bra again;\n"
-      "done:\n"
-      "}\n" ::"r"(address),
-      "r"(phase)
-      : "memory");
+  wait_for_phase(shared_address(&barrier), phase);
 }
 
 #undef ITHACA_BULK_ASM

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "backend/cuda/attention_mma.cuh"
+#include "backend/cuda/shared_barrier.cuh"
 #include "backend/cuda/warpgroup_layout.h"
 
 namespace ithaca::cuda {
@@ -21,28 +22,11 @@ namespace ithaca::cuda {
 #define ITHACA_WARPGROUP_ASM(...)
 #endif
 
-// ---- barriers in shared memory, by their addresses ----
+// ---- barriers ----
 
-// The n-th time (from 0) that `arrivals` threads have arrived is waited for with phase n % 2; a wait with phase 1
-// before anything has happened returns at once.
-__device__ inline void init_barrier([[maybe_unused]] uint32_t barrier, [[maybe_unused]] int arrivals) {
-  ITHACA_WARPGROUP_ASM("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
-}
+// At one of shared_barrier.cuh.
 __device__ inline void arrive([[maybe_unused]] uint32_t barrier) {
   ITHACA_WARPGROUP_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
-}
-__device__ inline void wait_for_phase([[maybe_unused]] uint32_t barrier, [[maybe_unused]] int phase) {
-  ITHACA_WARPGROUP_ASM(
-      "{\n"
-      ".reg .pred is_done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 is_done, [%0], %1;\n"
-      "@is_done bra done;\n"
-      "bra again;\n"
-      "done:\n"
-      "}\n" ::"r"(barrier),
-      "r"(phase)
-      : "memory");
 }
 // Waits until kThreads threads are here; kBarrier 0 is that of __syncthreads().
 template <int kBarrier, int kThreads>
