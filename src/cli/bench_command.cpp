@@ -292,8 +292,7 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
       ->capture_default_str();
   step->add_flag("--longest", arguments.longest,
                  "Looks for the longest sequence that fits, from --tokens upwards: twice as long each time, then "
-                 "halves, in steps of "
-                 "a sixteenth or of --tokens, at most 8192");
+                 "halves, in steps of a sixteenth or of --tokens, at most 8192");
   add_number(step, "--limit-gib", arguments.limit_gib, "Memory that a rank may use; 0: all that is there")
       ->type_name("GIB")
       ->capture_default_str();
