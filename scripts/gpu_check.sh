@@ -43,8 +43,8 @@ if [[ " $parts " == *" tests "* ]]; then
   run_shards elementwise '*CudaElementwise.*' 1
   run_shards gemm '*CudaGemm.*' 2
   run_shards normalization '*CudaNormalization.*' 4
-  run_shards loss '*CudaLoss.*' 3
-  run_shards attention '-*CudaStreams.*:*CudaAbsence.*:*CudaElementwise.*:*CudaGemm.*:*CudaNormalization.*:*CudaLoss.*:*GpuRanks.*:*GpuParity.*:*GpuRealShapes.*:*GpuStep.*:*GpuTrace.*' 3
+  run_shards loss '*CudaLoss.*:CudaTokenSort.*' 3
+  run_shards attention '-*CudaStreams.*:*CudaAbsence.*:*CudaElementwise.*:*CudaGemm.*:*CudaNormalization.*:*CudaLoss.*:CudaTokenSort.*:*GpuRanks.*:*GpuParity.*:*GpuRealShapes.*:*GpuStep.*:*GpuTrace.*' 3
   wait
   run_shards ranks '*GpuRanks.*' 2
   run_shards parity '*GpuParity.*:*GpuRealShapes.*:*GpuTrace.*' 4
@@ -72,9 +72,9 @@ fi
 # Both at once and each in shards, so that all of it takes about as long as its slowest test: under three minutes.
 if [[ " $parts " == *" sanitize "* ]]; then
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -1)
-  small='*CudaElementwise.*:*CudaGemm.B*:*CudaGemm.E*:*CudaLoss.Embedding*:*CudaLoss.ColumnSum*:*CudaLoss.CrossEntropyOf*:*CudaLoss.CrossEntropyMakes*'
+  small='*CudaElementwise.*:*CudaGemm.B*:*CudaGemm.E*:*CudaLoss.Embedding*:CudaTokenSort.*:*CudaLoss.ColumnSum*:*CudaLoss.CrossEntropyOf*:*CudaLoss.CrossEntropyMakes*'
   small+=':*CudaLoss.StepNumbers*:*CudaNormalization.Head*Of*:*CudaNormalization.HeadRopeNormalises*:*CudaNormalization.RopeTable*'
-  small+=':*CudaNormalization.WeightGradientsRepeat*:CudaAttentionTest.TaskKernelsOnViews:CudaAttentionTest.MisuseIsRefused'
+  small+=':*CudaNormalization.WeightGradientsRepeat*:CudaAttentionTest.TaskKernelsOnViews:CudaAttentionTest.MisuseIsRefused:CudaAttentionTest.FewShortDocuments'
   begin=$SECONDS
   [ -n "$sanitizer" ] || { failures=1; echo "compute-sanitizer is not there" >>"$summary"; }
   for tool in memcheck racecheck; do

@@ -72,6 +72,19 @@ TEST_F(CudaAttentionTest, TaskKernelsInBFloat16) {
   EXPECT_EQ(attention->plans_built(), 0);
 }
 
+// As little as shows every part of the document kernel to the race checker, which takes minutes over more.
+TEST_F(CudaAttentionTest, FewShortDocuments) {
+  const auto attention = make_attention(own_only());
+  for (const int64_t window : {0, 40}) {
+    Problem problem = documents({1, 70, 150}, window);
+    problem.key_size = problem.value_size = window == 0 ? 128 : 64;
+    problem.query_heads = 8;
+    problem.overwrites = window == 0;
+    problem.gradient_dtype = window == 0 ? DType::bfloat16 : DType::float32;
+    check(*attention, problem, fmt::format("window {}", window), kFewKeysBound);
+  }
+}
+
 // More documents and key heads than blocks, so that blocks take several.
 TEST_F(CudaAttentionTest, ManyShortDocuments) {
   const auto attention = make_attention(own_only());

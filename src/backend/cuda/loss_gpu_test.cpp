@@ -130,7 +130,7 @@ TEST_P(CudaLoss, EmbeddingBackwardOfOneTokenManyTimesRepeats) {
   EXPECT_EQ(results[0], results[1]);
 }
 
-// Ids that are equal in their lower 16 bits, which tokens are sorted by, in every order and number.
+// Ids that are equal in their lower 16 bits, in every order and number.
 TEST_P(CudaLoss, EmbeddingBackwardTellsIdsOfAlikeBitsApart) {
   constexpr int64_t kStep = int64_t{1} << 16;
   const RandomStream random(7, "ids");
