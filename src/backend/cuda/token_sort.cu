@@ -170,7 +170,7 @@ int64_t token_sort_workspace_bytes(int64_t tokens, int64_t vocabulary) {
   return Division(tokens, vocabulary).bytes();
 }
 
-SortedTokens sort_tokens(const TensorView& token_ids, int64_t vocabulary, void* workspace, cudaStream_t stream) {
+SortedTokens sort_tokens(const Tensor& token_ids, int64_t vocabulary, void* workspace, cudaStream_t stream) {
   const int64_t tokens = token_ids.extent(0);
   const Division division(tokens, vocabulary);
   uint32_t* const counts = division.counts(workspace);

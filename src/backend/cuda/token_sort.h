@@ -23,6 +23,6 @@ struct SortedTokens {
 int64_t token_sort_workspace_bytes(int64_t tokens, int64_t vocabulary);
 
 // `token_ids`: int64 [tokens], of any stride. `workspace`: token_sort_workspace_bytes, aligned to 256 bytes.
-SortedTokens sort_tokens(const TensorView& token_ids, int64_t vocabulary, void* workspace, cudaStream_t stream);
+SortedTokens sort_tokens(const Tensor& token_ids, int64_t vocabulary, void* workspace, cudaStream_t stream);
 
 }  // namespace ithaca::cuda
