@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "attention/head_deal.h"
+#include "attention/ring_work.h"
 #include "base/error.h"
 #include "base/integer.h"
 #include "base/text.h"
@@ -23,86 +27,63 @@ constexpr double kEqualPrices = 1.03;
 
 struct Candidate {
   ScheduleSizes sizes;
-  Layout layout;
+  Layout layout = Layout::contiguous;
   std::string layout_reason;
   // Bytes' worth of time of the busiest rank: what it computes, and the communication that nothing hides.
   double attention = 0.0;
   double exposed = 0.0;
-  int64_t bytes = 0;          // that the rank which sends most sends, forward and backward
+  double bytes = 0.0;         // that the rank which sends most sends, forward and backward
   double heads_excess = 0.0;  // share by which the busiest rank has more query heads than the mean
 
   double price() const { return attention + exposed; }
 };
 
-// Whether several documents share the axis. A mean a little below the whole axis only says that some sequences are
-// shorter than others.
-bool is_packed(const AutoScheduleRequest& request) {
-  return request.mean_document_tokens > 0 && request.mean_document_tokens <= request.tokens - request.tokens / 4;
+// The first is the best: of the cheapest, and those that cost the same, the one that sends least.
+void sort_by_price(std::vector<Candidate>& candidates) {
+  double cheapest = std::numeric_limits<double>::infinity();
+  for (const Candidate& candidate : candidates) cheapest = std::min(cheapest, candidate.price());
+  const auto order_of = [&](const Candidate& candidate) {
+    const bool is_cheap = candidate.price() <= kEqualPrices * cheapest;
+    const double first = is_cheap ? candidate.bytes : candidate.price();
+    return std::tuple(!is_cheap, first, candidate.price(), -candidate.sizes.ulysses_size);
+  };
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](const Candidate& left, const Candidate& right) { return order_of(left) < order_of(right); });
 }
 
-// How far back a query looks, at most, on average over documents.
-int64_t reach_of(const AutoScheduleRequest& request) {
-  int64_t reach = is_packed(request) ? request.mean_document_tokens : request.tokens;
-  if (request.mask.window > 0) reach = std::min(reach, request.mask.window);
-  return std::min(reach, request.tokens);
+// With why one would take them.
+std::vector<std::pair<Layout, std::string>> possible_layouts(const AutoScheduleRequest& request, int ring_size) {
+  if (request.layout) return {{*request.layout, "as configured"}};
+  if (ring_size == 1) return {{Layout::contiguous, "without a ring every rank computes over all tokens"}};
+  return {{Layout::contiguous,
+           request.mask.causal ? "hops are skipped that no query looks back over" : "without causality it sends least"},
+          {Layout::zigzag, "it balances causal work"},
+          {Layout::striped, "it balances documents of any length"}};
 }
 
-void choose_layout(const AutoScheduleRequest& request, Candidate& candidate) {
-  const int64_t part = ceiling_divide(request.tokens, candidate.sizes.ring_size);
-  if (request.layout) {
-    candidate.layout = *request.layout;
-    candidate.layout_reason = "as configured";
-  } else if (candidate.sizes.ring_size == 1) {
-    candidate.layout = Layout::contiguous;
-    candidate.layout_reason = "without a ring every rank computes over all tokens";
-  } else if (!request.mask.causal) {
-    candidate.layout = Layout::contiguous;
-    candidate.layout_reason = "without causality every part has the same work";
-  } else if (reach_of(request) <= part) {
-    candidate.layout = Layout::contiguous;
-    candidate.layout_reason =
-        fmt::format("queries look back at most {} tokens, so hops beyond the neighbour are skipped",
-                    format_count(reach_of(request)));
-  } else if (is_packed(request)) {
-    candidate.layout = Layout::striped;
-    candidate.layout_reason = "it balances documents of any length";
-  } else {
-    candidate.layout = Layout::zigzag;
-    candidate.layout_reason = "it balances causal work";
-  }
-}
-
-void set_price(const AutoScheduleRequest& request, Candidate& candidate) {
+// Adds one sequence's share of the price.
+void add_price(const AutoScheduleRequest& request, const Documents& documents, Candidate& candidate) {
   const ScheduleSizes& sizes = candidate.sizes;
   const HeadShape& heads = request.heads;
-  const int ranks = sizes.ulysses_size * sizes.ring_size;
-  const int64_t tokens_per_rank = ceiling_divide(request.tokens, ranks);
-  const int64_t part = ceiling_divide(request.tokens, sizes.ring_size);
-  const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+  const int64_t tokens = documents.total_tokens();
+  const int64_t tokens_per_rank = ceiling_divide(tokens, int64_t{sizes.ulysses_size} * sizes.ring_size);
+  const int64_t part = ceiling_divide(tokens, sizes.ring_size);
+  const auto deal_of = [&](int most_groups) {
+    return HeadDeal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1, most_groups);
+  };
+  const int64_t most_queries = deal_of(1).most_query_heads();
+  const HeadDeal deal =
+      deal_of(head_group_count(part * most_queries, request.preferred_attention_rows, kLargestHeadGroups));
 
-  const int64_t most_queries = deal.most_query_heads();
-  candidate.heads_excess =
-      static_cast<double>(most_queries * sizes.ulysses_size) / static_cast<double>(heads.query_heads) - 1.0;
-
-  // Attention of the busiest rank.
-  const bool is_windowed = request.mask.window > 0 && request.mask.window <= reach_of(request);
-  const double keys_per_query =
-      static_cast<double>(reach_of(request)) * (request.mask.causal && !is_windowed ? 0.5 : 1.0);
-  double ring_share = 1.0 / sizes.ring_size;
-  if (candidate.layout == Layout::contiguous && request.mask.causal && !is_windowed && !is_packed(request)) {
-    ring_share = (2.0 * sizes.ring_size - 1.0) / (static_cast<double>(sizes.ring_size) * sizes.ring_size);
-  }
+  const RingWork work = busiest_ring_work(candidate.layout, documents, request.mask, sizes.ring_size);
   const double attention = kForwardAndBackward * 2.0 * static_cast<double>(heads.key_size + heads.value_size) *
-                           static_cast<double>(request.tokens) * keys_per_query * static_cast<double>(most_queries) *
-                           ring_share / kAttentionFlopsPerByte;
+                           work.pairs * static_cast<double>(most_queries) / kAttentionFlopsPerByte;
+  const bool gathers = sizes.kind == ScheduleKind::all_gather;
+  const int hops = gathers && work.hops > 0 ? sizes.ring_size - 1 : work.hops;
 
-  // Hops that are needed, and what a ring hop sends: keys and values twice, and float32 gradients once.
-  int hops = sizes.ring_size - 1;
-  if (sizes.kind != ScheduleKind::all_gather && candidate.layout == Layout::contiguous &&
-      reach_of(request) < request.tokens) {
-    hops = static_cast<int>(std::min<int64_t>(hops, ceiling_divide(reach_of(request), part)));
-  }
+  // What a ring hop sends: keys and values twice, and float32 gradients once.
   double exposed = 0.0;
+  double bytes = 0.0;
   for (int rank = 0; rank < sizes.ulysses_size; ++rank) {
     ScheduleSizes inside = sizes;
     inside.ring_size = 1;
@@ -111,11 +92,10 @@ void set_price(const AutoScheduleRequest& request, Candidate& candidate) {
     const CommunicationCost exchange = communication_cost(inside, heads, rank, tokens_per_rank, request.element_bytes);
     const int64_t exchange_bytes = exchange.forward_bytes + exchange.backward_bytes;
     const int64_t all_hops = whole.forward_bytes + whole.backward_bytes - exchange_bytes;
-    const double hop = sizes.ring_size > 1 ? static_cast<double>(all_hops) / (sizes.ring_size - 1) : 0.0;
     CommunicationTimes times;
     times.exchanges = static_cast<double>(exchange_bytes);
     times.groups = deal.groups();
-    times.hop = hop;
+    times.hop = sizes.ring_size > 1 ? static_cast<double>(all_hops) / (sizes.ring_size - 1) : 0.0;
     times.hops = hops;
     times.attention = attention;
     times.way_home =
@@ -123,10 +103,31 @@ void set_price(const AutoScheduleRequest& request, Candidate& candidate) {
     times.behind_way_home =
         share_behind_way_home(sizes, heads) * attention * kBackward / kForwardAndBackward / (hops + 1);
     exposed = std::max(exposed, exposed_communication(times));
-    candidate.bytes = std::max(candidate.bytes, exchange_bytes + static_cast<int64_t>(hop) * hops);
+    bytes = std::max(bytes, times.exchanges + times.hop * hops);
   }
-  candidate.attention = attention;
-  candidate.exposed = exposed;
+  const double share = 1.0 / static_cast<double>(request.sequences.size());
+  candidate.attention += share * attention;
+  candidate.exposed += share * exposed;
+  candidate.bytes += share * bytes;
+}
+
+// With the layout that suits it best.
+Candidate candidate_of(const AutoScheduleRequest& request, const ScheduleSizes& sizes) {
+  std::vector<Candidate> candidates;
+  for (auto& [layout, reason] : possible_layouts(request, sizes.ring_size)) {
+    Candidate candidate;
+    candidate.sizes = sizes;
+    candidate.layout = layout;
+    candidate.layout_reason = reason;
+    for (const Documents& documents : request.sequences) add_price(request, documents, candidate);
+    candidates.push_back(std::move(candidate));
+  }
+  sort_by_price(candidates);
+  const HeadDeal deal(request.heads.query_heads, request.heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+  candidates.front().heads_excess = static_cast<double>(deal.most_query_heads() * sizes.ulysses_size) /
+                                        static_cast<double>(request.heads.query_heads) -
+                                    1.0;
+  return std::move(candidates.front());
 }
 
 std::string name_of(const Candidate& candidate) {
@@ -142,7 +143,7 @@ std::string numbers_of(const Candidate& candidate) {
     return format_bytes(static_cast<int64_t>(std::llround(std::min(bytes, 9e18))));
   };
   std::string text = fmt::format("cost {} (attention {}, waiting {}), {} sent", size(candidate.price()),
-                                 size(candidate.attention), size(candidate.exposed), format_bytes(candidate.bytes));
+                                 size(candidate.attention), size(candidate.exposed), size(candidate.bytes));
   if (candidate.heads_excess > 0.005) {
     text += fmt::format(", busiest rank {:.0f}% above the mean in heads", 100.0 * candidate.heads_excess);
   }
@@ -198,9 +199,18 @@ std::vector<ScheduleSizes> possible_sizes(const AutoScheduleRequest& request) {
 
 }  // namespace
 
+std::string schedule_text(const AutoScheduleChoice& choice) {
+  std::string text(schedule_name(choice.sizes.kind));
+  if (choice.sizes.kind == ScheduleKind::hybrid) {
+    text += fmt::format(" {}x{}", choice.sizes.ulysses_size, choice.sizes.ring_size);
+  }
+  if (choice.sizes.ring_size > 1) text += fmt::format(", {}", layout_name(choice.layout));
+  return text;
+}
+
 AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
-  require(request.cp_size >= 1 && request.tokens >= 0 && request.mean_document_tokens >= 0 && request.element_bytes > 0,
-          "choose_schedule: sizes must not be negative");
+  require(request.cp_size >= 1 && request.element_bytes > 0 && request.preferred_attention_rows > 0,
+          "choose_schedule: sizes must be positive");
   const std::vector<ScheduleSizes> possible = possible_sizes(request);
   std::vector<Candidate> candidates;
   std::string impossible;
@@ -211,23 +221,11 @@ AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
       continue;
     }
     check_schedule_sizes(sizes, request.heads);
-    Candidate candidate;
-    candidate.sizes = sizes;
-    choose_layout(request, candidate);
-    set_price(request, candidate);
-    candidates.push_back(candidate);
+    candidates.push_back(candidate_of(request, sizes));
   }
-  const double cheapest =
-      std::min_element(candidates.begin(), candidates.end(), [](const Candidate& left, const Candidate& right) {
-        return left.price() < right.price();
-      })->price();
-  const auto order_of = [&](const Candidate& candidate) {
-    const bool is_cheap = candidate.price() <= kEqualPrices * cheapest;
-    const double first = is_cheap ? static_cast<double>(candidate.bytes) : candidate.price();
-    return std::tuple(!is_cheap, first, candidate.price(), -candidate.sizes.ulysses_size);
-  };
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [&](const Candidate& left, const Candidate& right) { return order_of(left) < order_of(right); });
+  double cheapest = std::numeric_limits<double>::infinity();
+  for (const Candidate& candidate : candidates) cheapest = std::min(cheapest, candidate.price());
+  sort_by_price(candidates);
   const Candidate& best = candidates.front();
   AutoScheduleChoice choice{best.sizes, best.layout, ""};
   if (request.cp_size == 1) {

@@ -1,7 +1,8 @@
 // `parallel.schedule: auto`: which schedule, sizes and layout a run should use, and why, in plain words.
 //
-// Every way to write the cp ranks as ulysses_size x ring_size is priced by the time that the busiest rank needs for one
-// layer, forward and backward, in bytes: the attention it computes (kAttentionFlopsPerByte turns it into bytes) plus
+// Every way to write the cp ranks as ulysses_size x ring_size, with every layout of the ring, is priced by the time
+// that the busiest rank needs for one layer, forward and backward, in bytes: the attention that it computes
+// (attention/ring_work.h, for the documents of the sequences at hand; kAttentionFlopsPerByte turns it into bytes) plus
 // the communication that nothing hides. Of a ulysses exchange in g head groups that is a g-th part; of a ring hop what
 // exceeds the hop's attention, and of the last trip of dK and dV home what exceeds the attention that is kept for it
 // (share_behind_way_home). Of the cheapest, and those that cost the same within 3%, the one that sends least wins.
@@ -12,24 +13,27 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "attention/communication_cost.h"
+#include "attention/documents.h"
 #include "attention/layout.h"
 #include "attention/schedule.h"
 #include "attention/tasks.h"
 
 namespace ithaca {
 
-// Attention operations that a rank gets done while it sends one byte: of the order of a Hopper GPU's bfloat16 rate over
-// its NVLink rate. Only the choice between schedules depends on it.
-inline constexpr double kAttentionFlopsPerByte = 1000.0;
+// Attention operations that a rank gets done while it sends one byte: a Hopper GPU's bfloat16 rate, 540 TFLOP/s, over
+// the 300 GB/s that it sends others (docs/benchmarks.md). Only the choice between schedules depends on it.
+inline constexpr double kAttentionFlopsPerByte = 1800.0;
 
 struct AutoScheduleRequest {
   HeadShape heads;
   MaskRule mask;
-  int64_t tokens = 0;                // of the whole axis
-  int64_t mean_document_tokens = 0;  // 0 or nearly `tokens`: one document over the whole axis
+  // Some of the sequences, as the whole axis holds them: prices are means over these.
+  std::vector<Documents> sequences;
   int64_t element_bytes = 2;
+  int64_t preferred_attention_rows = 1;  // of the backend: it says in how many groups heads are exchanged
   int cp_size = 1;
   // What the user has fixed; the rest is chosen.
   std::optional<ScheduleKind> kind;
@@ -43,6 +47,9 @@ struct AutoScheduleChoice {
   Layout layout = Layout::contiguous;
   std::string reason;  // one or two sentences
 };
+
+// "ulysses", "ring, zigzag", "hybrid 2x4, striped" (ulysses x ring).
+std::string schedule_text(const AutoScheduleChoice& choice);
 
 // Throws ConfigurationError, naming what would work, when the fixed sizes do not fit cp_size, each other or the heads.
 AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request);

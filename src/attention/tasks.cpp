@@ -167,13 +167,23 @@ bool any_attention(const Shard& queries, const Shard& keys, const Documents& doc
 }
 
 int64_t visible_pairs(std::span<const AttentionTask> tasks) {
-  int64_t pairs = 0;
+  return tiled_pairs(tasks, 1);
+}
+
+int64_t tiled_pairs(std::span<const AttentionTask> tasks, int64_t tile) {
+  require(tile > 0, "tiled_pairs: a tile has a row");
+  int64_t tiles = 0;
   for (const AttentionTask& task : tasks) {
-    const int64_t rows = task.q_end - task.q_begin;
-    const int64_t columns = task.k_end - task.k_begin;
-    pairs += pairs_up_to(rows, columns, task.upper) - pairs_up_to(rows, columns, task.lower);
+    const int64_t rows = ceiling_divide(task.q_end - task.q_begin, tile);
+    const int64_t columns = ceiling_divide(task.k_end - task.k_begin, tile);
+    // Bounds are clamped to where they cut nothing off, so that what follows cannot overflow.
+    const int64_t upper = std::clamp(task.upper, -rows * tile - 1, columns * tile);
+    const int64_t lower = std::clamp(task.lower, -rows * tile - 1, columns * tile);
+    // Of a row of tiles, the last row sees the rightmost key, and the first row the leftmost.
+    tiles += pairs_up_to(rows, columns, floor_divide(upper + tile - 1, tile)) -
+             pairs_up_to(rows, columns, floor_divide(lower + 1, tile) - 1);
   }
-  return pairs;
+  return tiles * tile * tile;
 }
 
 }  // namespace ithaca

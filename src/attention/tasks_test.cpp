@@ -181,6 +181,33 @@ TEST(Tasks, ListsByHand) {
             (List{{0, 2, 0, 2, kNoLower, 0}, {2, 4, 0, 2, kNoLower, kNoUpper}, {2, 4, 2, 4, kNoLower, 0}}));
 }
 
+// Counted tile by tile and pair by pair.
+TEST(Tasks, TilesThatHoldAVisiblePair) {
+  const int64_t bounds[] = {kNoLower, -40, -9, -3, -1, 0, 2, 5, 17, 40};
+  for (const int64_t tile : {1, 3, 8}) {
+    for (const int64_t lower : bounds) {
+      for (const int64_t upper : {int64_t{-30}, int64_t{-4}, int64_t{0}, int64_t{3}, int64_t{11}, kNoUpper}) {
+        for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{16, 24}, {13, 7}, {1, 9}, {20, 1}}) {
+          if (lower >= upper) continue;
+          const AttentionTask task{4, 4 + rows, 2, 2 + columns, lower, upper};
+          int64_t tiles = 0;
+          for (int64_t row = 0; row < rows; row += tile) {
+            for (int64_t column = 0; column < columns; column += tile) {
+              bool is_visible = false;
+              for (int64_t i = row; i < row + tile; ++i) {
+                for (int64_t j = column; j < column + tile; ++j) is_visible |= j - i > lower && j - i <= upper;
+              }
+              tiles += is_visible ? 1 : 0;
+            }
+          }
+          EXPECT_EQ(tiled_pairs({{task}}, tile), tiles * tile * tile)
+              << rows << " x " << columns << ", " << lower << " to " << upper << ", tiles of " << tile;
+        }
+      }
+    }
+  }
+}
+
 TEST(Tasks, ThousandsOfDocumentsAreQuick) {
   const int64_t count = 50000;
   const std::vector<int64_t> lengths(static_cast<size_t>(count), 20);

@@ -21,6 +21,7 @@ nlohmann::ordered_json raw_attention(const AttentionBenchmarkRow& row, const Bac
   line["tokens"] = row.tokens;
   line["documents"] = document_mix_text(row.documents);
   line["schedule"] = row.schedule;
+  if (!row.chosen.empty()) line["chosen"] = row.chosen;
   line["predicted"] = row.predicted;
   line["unfit"] = row.unfit;
   line["failure"] = row.failure;
@@ -62,7 +63,7 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
   if (!arguments.predicted_ranks.empty()) {
     out << fmt::format("predicted for {} ranks\n", fmt::join(arguments.predicted_ranks, ", "));
   }
-  out << fmt::format("{:>9} {:<16} {:>5} {:<20} {:>10} {:>9} {:>10} {:>9} {:>8} {:>8} {:>8} {:>8} {:>10}\n", "tokens",
+  out << fmt::format("{:>9} {:<16} {:>5} {:<30} {:>10} {:>9} {:>10} {:>9} {:>8} {:>8} {:>8} {:>8} {:>10}\n", "tokens",
                      "documents", "ranks", "schedule", "forward ms", "TFLOP/s", "backward", "TFLOP/s", "forward",
                      "both", "of dense", "exposed", "sent");
   bool all_ran = true;
@@ -72,9 +73,9 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
     AttentionBenchmarkRow row = measured;
     row.unfit = in_flags(row.unfit, BenchFlags::of_others);
     raw.add(raw_attention(row, backend, benchmark.heads));
-    out << fmt::format("{:>9} {:<16} {:>5} {:<20} ", row.tokens,
+    out << fmt::format("{:>9} {:<16} {:>5} {:<30} ", row.tokens,
                        row.documents.kind == DocumentMix::Kind::one ? "one" : document_mix_text(row.documents),
-                       row.ranks, row.schedule);
+                       row.ranks, row.chosen.empty() ? row.schedule : row.schedule + ": " + row.chosen);
     if (!row.unfit.empty()) {
       out << fmt::format("does not fit: {}{}\n", row.unfit, row.predicted ? "  predicted" : "");
       return;

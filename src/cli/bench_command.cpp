@@ -317,7 +317,7 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
       ->add_option(
           "--schedules", arguments.schedules,
           "Such as ulysses,ring:zigzag,ring:striped,all_gather,hybrid:2x4 (ulysses x ring; zigzag where a ring has no "
-          "layout); default: all that fit")
+          "layout), or auto: what a run would choose; default: all that fit, and auto")
       ->delimiter(',')
       ->type_name("LIST");
   add_number(attention, "--seconds", arguments.seconds, "Of one measurement")

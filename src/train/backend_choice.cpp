@@ -15,6 +15,10 @@ std::string_view backend_kind_name(BackendKind kind) {
   return kind == BackendKind::cpu ? "cpu" : "cuda";
 }
 
+int64_t preferred_attention_rows(BackendKind kind) {
+  return kind == BackendKind::cpu ? kCpuAttentionRows : kCudaAttentionRows;
+}
+
 BackendChoice choose_backend(const std::string& backend, const std::string& compute_dtype, bool deterministic) {
   BackendChoice choice;
   choice.deterministic = deterministic;

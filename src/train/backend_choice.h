@@ -31,6 +31,9 @@ struct BackendChoice {
 // no GPU that can be used, or when the backend does not compute in that dtype.
 BackendChoice choose_backend(const std::string& backend, const std::string& compute_dtype, bool deterministic);
 
+// Backend::preferred_attention_rows of backends of this kind, before there is one.
+int64_t preferred_attention_rows(BackendKind kind);
+
 // What the choice of a transport depends on.
 struct TransportFacts {
   BackendKind backend = BackendKind::cpu;

@@ -135,7 +135,7 @@ struct AttentionBenchmark {
   int64_t window = 0;
   int ranks = 2;
   // "ulysses", "ring:zigzag", "ring:striped", "all_gather", "hybrid:2x4:zigzag" (ulysses x ring); zigzag where a ring
-  // has no layout. Empty: benchmark_schedules(ranks).
+  // has no layout; "auto" is what a run would choose for the documents. Empty: benchmark_schedules(ranks).
   std::vector<std::string> schedules;
   // Rank counts whose schedules are predicted (train/benchmark_prediction.h), for `schedules` or, where that is empty,
   // benchmark_schedules(those). Needs two or more ranks, between which links are measured.
@@ -150,6 +150,7 @@ struct AttentionBenchmarkRow {
   int64_t tokens = 0;
   DocumentMix documents;
   std::string schedule;  // "one rank" for the reference, or kEachAlone
+  std::string chosen;    // the schedule that "auto" was
   int ranks = 1;
   bool predicted = false;  // not run
   std::string unfit;       // why the schedule cannot be run by so many ranks: it is left out

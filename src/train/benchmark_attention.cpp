@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "attention/auto_schedule.h"
 #include "attention/communication_cost.h"
 #include "attention/documents.h"
 #include "attention/tasks.h"
@@ -70,6 +71,7 @@ struct Split {
   Layout layout = Layout::contiguous;
   int ranks = 1;
   bool is_each_alone = false;  // nothing is split: every rank computes a whole sequence of its own
+  bool is_auto = false;        // sizes and layout follow from the documents
   std::string unfit;           // why it is not one for the ranks
 };
 
@@ -94,6 +96,10 @@ Split parse_split(const std::string& text, int ranks, const HeadShape& heads) {
     const size_t end = std::min(text.find(':', begin), text.size());
     parts.push_back(text.substr(begin, end - begin));
     begin = end + 1;
+  }
+  if (text == "auto") {
+    split.is_auto = true;
+    return split;
   }
   split.sizes.kind = parse_choice(
       "--schedules", parts[0],
@@ -175,7 +181,8 @@ class AttentionMeasurement {
     return split.ranks > 1 ? std::optional(measure(split)) : std::nullopt;
   }
 
-  AttentionBenchmarkRow measure(const Split& split) const {
+  AttentionBenchmarkRow measure(const Split& given) const {
+    Split split = given;
     AttentionBenchmarkRow row = start(split);
     if (!row.unfit.empty()) return row;
     MeshSizes sizes;
@@ -193,7 +200,8 @@ class AttentionMeasurement {
     return row;
   }
 
-  AttentionBenchmarkRow predict(const Split& split, const LinkRates& links) const {
+  AttentionBenchmarkRow predict(const Split& given, const LinkRates& links) const {
+    Split split = given;
     AttentionBenchmarkRow row = start(split);
     row.predicted = true;
     if (!row.unfit.empty()) return row;
@@ -222,8 +230,22 @@ class AttentionMeasurement {
   }
 
  private:
-  AttentionBenchmarkRow start(const Split& split) const {
+  // Also settles a split that is chosen for the documents.
+  AttentionBenchmarkRow start(Split& split) const {
     AttentionBenchmarkRow row;
+    if (split.is_auto) {
+      AutoScheduleRequest request;
+      request.heads = benchmark_.heads;
+      request.mask = {true, benchmark_.window};
+      request.sequences = {documents_};
+      request.element_bytes = element_size(benchmark_.backend.compute_dtype);
+      request.preferred_attention_rows = preferred_attention_rows(benchmark_.backend.kind);
+      request.cp_size = split.ranks;
+      const AutoScheduleChoice choice = choose_schedule(request);
+      split.sizes = choice.sizes;
+      split.layout = choice.layout;
+      row.chosen = schedule_text(choice);
+    }
     row.tokens = tokens_;
     row.documents = mix_;
     row.schedule = split.text;
@@ -332,6 +354,7 @@ std::vector<std::string> benchmark_schedules(int ranks, int64_t query_heads) {
       names.push_back(fmt::format("hybrid:{}x{}:zigzag", ulysses, ranks / ulysses));
     }
   }
+  names.emplace_back("auto");
   return names;
 }
 

@@ -88,8 +88,8 @@ AutoScheduleChoice choose(const StepBenchmark& benchmark, int64_t tokens) {
   AutoScheduleRequest request;
   request.heads = attention_heads(model);
   request.element_bytes = element_size(benchmark.backend.compute_dtype);
-  request.tokens = tokens;
-  request.mean_document_tokens = benchmark.documents.mean;
+  request.sequences = {Documents(benchmark_documents(tokens, benchmark.documents))};
+  request.preferred_attention_rows = preferred_attention_rows(benchmark.backend.kind);
   request.cp_size = benchmark.ranks;
   request.kind = parse_choice_or_auto(
       "--schedule", benchmark.schedule,
@@ -99,16 +99,6 @@ AutoScheduleChoice choose(const StepBenchmark& benchmark, int64_t tokens) {
   if (benchmark.ulysses_size > 0) request.ulysses_size = static_cast<int>(benchmark.ulysses_size);
   if (benchmark.ring_size > 0) request.ring_size = static_cast<int>(benchmark.ring_size);
   return choose_schedule(request);
-}
-
-std::string attention_text(const AutoScheduleChoice& choice, int ranks) {
-  if (ranks == 1) return "";
-  std::string text(schedule_name(choice.sizes.kind));
-  if (choice.sizes.kind == ScheduleKind::hybrid) {
-    text += fmt::format(" {}x{}", choice.sizes.ulysses_size, choice.sizes.ring_size);
-  }
-  if (choice.sizes.ring_size > 1) text += fmt::format(", {}", layout_name(choice.layout));
-  return text;
 }
 
 // Measures consecutive rows that share a mesh and a schedule on ranks that stay.
@@ -258,7 +248,7 @@ StepBenchmarkResult run_step_benchmark(const StepBenchmark& benchmark,
       planned.row.tokens = tokens;
       planned.row.recompute = recompute;
       planned.choice = choose(benchmark, tokens);
-      planned.row.attention = attention_text(planned.choice, benchmark.ranks);
+      if (benchmark.ranks > 1) planned.row.attention = schedule_text(planned.choice);
       rows.push_back(std::move(planned));
     }
   }

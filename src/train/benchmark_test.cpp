@@ -209,17 +209,18 @@ TEST(AttentionBenchmark, OneTableHasSchedulesThatFitAndSaysWhichDoNot) {
   benchmark.tokens = {64};
   benchmark.documents = {{DocumentMix::Kind::long_tailed, 16}, {}};
   benchmark.ranks = 4;
-  benchmark.schedules = {"ulysses", "ring", "ring:striped", "all_gather", "hybrid:2x4", "hybrid:2x2"};
+  benchmark.schedules = {"ulysses", "ring", "ring:striped", "all_gather", "hybrid:2x4", "hybrid:2x2", "auto"};
   benchmark.predicted_ranks = {4, 8};
   benchmark.seconds_per_measurement = 1e-6;
   int told = 0;
   const auto rows = run_attention_benchmark(benchmark, [&](const AttentionBenchmarkRow&) { ++told; });
-  ASSERT_EQ(rows.size(), 2 * (1 + 6 + 2 * 6));
+  ASSERT_EQ(rows.size(), 2 * (1 + 7 + 2 * 7));
   EXPECT_EQ(told, static_cast<int>(rows.size()));
   std::map<std::string, std::set<std::string>> unfit;
   for (const AttentionBenchmarkRow& row : rows) {
     SCOPED_TRACE(row.schedule);
     EXPECT_EQ(row.failure, "");
+    EXPECT_EQ(row.chosen.empty(), row.schedule != "auto");
     if (!row.unfit.empty()) {
       unfit[std::to_string(row.ranks) + (row.predicted ? " predicted" : "")].insert(row.schedule);
       EXPECT_EQ(row.forward_seconds, 0.0);
@@ -227,7 +228,7 @@ TEST(AttentionBenchmark, OneTableHasSchedulesThatFitAndSaysWhichDoNot) {
     }
     // One CPU is one device; predictions are for a device of every rank.
     const double devices = row.predicted ? row.ranks : 1.0;
-    const AttentionBenchmarkRow& reference = rows[row.documents == DocumentMix{} ? 0 : 19];
+    const AttentionBenchmarkRow& reference = rows[row.documents == DocumentMix{} ? 0 : 22];
     ASSERT_EQ(reference.schedule, "one rank");
     EXPECT_NEAR(row.efficiency,
                 (reference.forward_seconds + reference.backward_seconds) /

@@ -11,6 +11,7 @@
 #include "attention/auto_schedule.h"
 #include "backend/cpu/address_space.h"
 #include "base/choice.h"
+#include "base/integer.h"
 #include "base/text.h"
 #include "model/parameters.h"
 #include "train/context_curriculum.h"
@@ -121,6 +122,25 @@ void describe_state(const ModelDescription& model, const BackendChoice& backend,
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)] = adamw_bytes(bytes);
 }
 
+// Some micro batches of the last stage, which has the longest sequences, evenly from its beginning to its end.
+std::vector<Documents> typical_sequences(const Dataset& dataset, int64_t micro_batch_size) {
+  constexpr int64_t kSequences = 8;
+  const DatasetStage stage = dataset.stages().back();
+  const int64_t batches = ceiling_divide(stage.size(), micro_batch_size);
+  std::vector<Documents> sequences;
+  for (int64_t index = 0; index < std::min(batches, kSequences); ++index) {
+    const int64_t batch = batches <= kSequences ? index : index * (batches - 1) / (kSequences - 1);
+    const int64_t begin = stage.begin + batch * micro_batch_size;
+    std::vector<int64_t> lengths;
+    for (int64_t each = begin; each < std::min(stage.end, begin + micro_batch_size); ++each) {
+      const SequenceShape shape = dataset.shape(each);
+      lengths.insert(lengths.end(), shape.document_lengths.begin(), shape.document_lengths.end());
+    }
+    sequences.emplace_back(lengths);
+  }
+  return sequences;
+}
+
 RunDecisions decide(const Recipe& recipe, const ModelDescription& model, const Dataset& dataset) {
   RunDecisions decisions;
   const BackendChoice backend =
@@ -128,9 +148,8 @@ RunDecisions decide(const Recipe& recipe, const ModelDescription& model, const D
   decisions.rank.backend = backend;
 
   AutoScheduleRequest request = schedule_request(recipe, model, backend.compute_dtype);
-  const DatasetSummary& data = dataset.summary();
-  request.tokens = data.longest_sequence * recipe.train.micro_batch_size;
-  request.mean_document_tokens = data.tokens / std::max<int64_t>({1, data.documents, data.sequences});
+  request.sequences = typical_sequences(dataset, recipe.train.micro_batch_size);
+  request.preferred_attention_rows = preferred_attention_rows(backend.kind);
   const AutoScheduleChoice choice = with_places(
       recipe.given, [&] { return choose_schedule(request); }, schedule_options());
   const bool chosen_freely = recipe.parallel.schedule == "auto" && recipe.parallel.sp_size > 1;

@@ -61,7 +61,7 @@ class CpuBackend final : public Backend {
   std::string_view name() const override { return "cpu"; }
   DType compute_dtype() const override { return DType::float32; }
   int64_t preferred_length_multiple() const override { return 1; }
-  int64_t preferred_attention_rows() const override { return 1; }
+  int64_t preferred_attention_rows() const override { return kCpuAttentionRows; }
   TileSizes preferred_tiles() const override { return {1024, int64_t{64} << 20}; }
 
   // ---- order ----

@@ -11,6 +11,8 @@
 
 namespace ithaca {
 
+inline constexpr int64_t kCpuAttentionRows = 1;  // Backend::preferred_attention_rows: any number runs at full speed
+
 struct CpuBackendOptions {
   // Address space of the device arena; pages are only committed when they are touched. 0: the machine's physical
   // memory.

@@ -21,6 +21,9 @@ class CudaError : public Error {
   using Error::Error;
 };
 
+// Backend::preferred_attention_rows: with fewer, tiles no longer fill the multiprocessors several times over.
+inline constexpr int64_t kCudaAttentionRows = int64_t{1} << 18;
+
 struct CudaBackendOptions {
   // Number of the GPU, of those that the process sees.
   int device = 0;

@@ -1,0 +1,28 @@
+// What attention costs the busiest rank of a ring, in pairs of a query and a key, before anything is run: by it `auto`
+// compares layouts and sizes for the documents at hand. Thread-safety: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/documents.h"
+#include "attention/layout.h"
+#include "attention/tasks.h"
+
+namespace ithaca {
+
+// Kernels multiply whole tiles of so many queries and keys.
+inline constexpr int64_t kWorkTile = 128;
+// What every call costs for each of its queries beside the products (sums of rows, merging, gradients in float32), in
+// keys: on H200s, fitted to one document and to packed ones of 64K and 128K tokens over 1, 2, 4 and 8 ranks, which lie
+// between 600 and 1,500 (docs/benchmarks.md).
+inline constexpr int64_t kKeysOfACall = 1000;
+
+struct RingWork {
+  double pairs = 0.0;  // of one query head, forward: those of all tiles, and kKeysOfACall for each query and call
+  int hops = 0;        // of other ranks' keys, which some of this rank's queries see
+};
+
+// Of the rank that has most; in rings of over 32 ranks, of as many of them.
+RingWork busiest_ring_work(Layout layout, const Documents& documents, const MaskRule& mask, int ring_size);
+
+}  // namespace ithaca
