@@ -19,7 +19,7 @@ AutoScheduleRequest request_of(int64_t query_heads, int64_t key_heads, int64_t t
   AutoScheduleRequest request;
   request.heads = {.query_heads = query_heads, .key_heads = key_heads, .key_size = 128, .value_size = 128};
   request.sequences = {Documents::single(tokens)};
-  request.preferred_attention_rows = int64_t{1} << 18;
+  request.preferred_attention_rows = int64_t{1} << 17;
   request.cp_size = cp_size;
   return request;
 }

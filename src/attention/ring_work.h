@@ -13,9 +13,9 @@ namespace ithaca {
 // Kernels multiply whole tiles of so many queries and keys.
 inline constexpr int64_t kWorkTile = 128;
 // What every call costs for each of its queries beside the products (sums of rows, merging, gradients in float32), in
-// keys: on H200s, fitted to one document and to packed ones of 64K and 128K tokens over 1, 2, 4 and 8 ranks, which lie
-// between 600 and 1,500 (docs/benchmarks.md).
-inline constexpr int64_t kKeysOfACall = 1000;
+// keys. On H200s, from sequences of 64K and 128K tokens over 1, 2, 4 and 8 ranks, it came out between 500 and 1,000 for
+// one document, and between 950 and 1,500 for packed ones, whose tiles are the worse the shorter a rank's part of them.
+inline constexpr int64_t kKeysOfACall = 700;
 
 struct RingWork {
   double pairs = 0.0;  // of one query head, forward: those of all tiles, and kKeysOfACall for each query and call

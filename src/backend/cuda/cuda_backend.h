@@ -22,7 +22,7 @@ class CudaError : public Error {
 };
 
 // Backend::preferred_attention_rows: with fewer, tiles no longer fill the multiprocessors several times over.
-inline constexpr int64_t kCudaAttentionRows = int64_t{1} << 18;
+inline constexpr int64_t kCudaAttentionRows = int64_t{1} << 17;
 
 struct CudaBackendOptions {
   // Number of the GPU, of those that the process sees.
