@@ -116,8 +116,12 @@ TEST(AutoSchedule, DocumentsOfDifferentLengthsAreNotBalancedByChance) {
 
 // As measured and predicted on H200s (docs/benchmarks.md): the best, or within 3% of it.
 TEST(AutoSchedule, ChoosesWhatIsFastestOnGpus) {
-  EXPECT_EQ(schedule_text(choose_schedule(request_of(32, 8, 131072, 2))), "ring, zigzag");
+  for (const int64_t tokens : {8192, 32768, 65536, 131072, 524288}) {
+    EXPECT_EQ(schedule_text(choose_schedule(request_of(32, 8, tokens, 2))), "ring, zigzag") << tokens;
+  }
   EXPECT_EQ(schedule_text(choose_schedule(request_of(32, 8, 65536, 8))), "ulysses");
+  // Calls on all of so long a sequence run slowly.
+  EXPECT_GT(choose_schedule(request_of(32, 8, 524288, 8)).sizes.ring_size, 1);
 }
 
 TEST(AutoSchedule, NoDataIsNoMistake) {

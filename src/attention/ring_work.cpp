@@ -1,6 +1,7 @@
 #include "attention/ring_work.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "base/integer.h"
@@ -30,6 +31,16 @@ int64_t queries_of(const std::vector<AttentionTask>& tasks) {
   return queries;
 }
 
+double work_of(const std::vector<AttentionTask>& tasks) {
+  double work = 0.0;
+  for (const AttentionTask& task : tasks) {
+    const double doublings = std::log2(static_cast<double>(task.k_end - task.k_begin) / kKeysInCache);
+    work += static_cast<double>(tiled_pairs({&task, 1}, kWorkTile)) *
+            (1.0 + kSlowdownOfADoubling * std::max(0.0, doublings));
+  }
+  return work;
+}
+
 }  // namespace
 
 RingWork busiest_ring_work(Layout layout, const Documents& documents, const MaskRule& mask, int ring_size) {
@@ -44,16 +55,17 @@ RingWork busiest_ring_work(Layout layout, const Documents& documents, const Mask
   RingWork busiest;
   for (const int rank : spread(ring_size, is_striped ? 2 : kMostRanks)) {
     const Shard& queries = shards[static_cast<size_t>(rank)];
-    int64_t pairs = 0;
+    double pairs = 0.0;
     int hops = 0;
     for (const int owner : owners) {
-      const std::vector<AttentionTask> tasks =
-          attention_tasks(queries, shards[static_cast<size_t>(owner)], documents, mask);
+      const Shard& keys = shards[static_cast<size_t>(owner)];
+      const std::vector<AttentionTask> tasks = attention_tasks(queries, keys, documents, mask);
       if (tasks.empty()) continue;
-      pairs += tiled_pairs(tasks, kWorkTile) + queries_of(tasks) * kKeysOfACall;
+      // Half for the queries, half for the keys, of which all of the shard have gradients that travel and are added.
+      pairs += work_of(tasks) + 0.5 * static_cast<double>((queries_of(tasks) + keys.size()) * kKeysOfACall);
       if (owner != rank) ++hops;
     }
-    const double all_pairs = static_cast<double>(pairs) * hops_for_one;
+    const double all_pairs = pairs * hops_for_one;
     if (all_pairs <= busiest.pairs) continue;
     busiest.pairs = all_pairs;
     // This rank's own keys are among those looked at, and are no hop.

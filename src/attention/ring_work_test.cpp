@@ -45,8 +45,13 @@ TEST(RingWork, DocumentsHaveTilesOfTheirOwn) {
             2 * triangle(2) + triangle(1) + calls(512));
   // The first rank ends within the second document, so the second has a rectangle and a triangle of it.
   const RingWork work = busiest_ring_work(Layout::contiguous, documents, kCausal, 2);
-  EXPECT_EQ(work.pairs, triangle(2) + square(2, 1) + triangle(1) + calls(256 + 144));
+  EXPECT_EQ(work.pairs, triangle(2) + square(2, 1) + triangle(1) + calls(256) + calls(144 + 256) / 2);
   EXPECT_EQ(work.hops, 1);
+}
+
+TEST(RingWork, LongCallsAreSlower) {
+  const double work = busiest_ring_work(Layout::contiguous, Documents::single(4 * kKeysInCache), kCausal, 1).pairs;
+  EXPECT_NEAR(work, 1.04 * triangle(4 * kKeysInCache / kWorkTile) + calls(4 * kKeysInCache), 1e-9 * work);
 }
 
 TEST(RingWork, WhatNobodySeesCostsNothing) {
