@@ -197,9 +197,9 @@ TEST(ScheduleOrder, GroupsAreNoSmallerThanCallsLikeToBe) {
   EXPECT_EQ(attention_calls(ScheduleKind::ulysses, 2, 1, 64), (Calls{4, 4}));
   EXPECT_EQ(attention_calls(ScheduleKind::ulysses, 2, 1, 128), (Calls{2, 2}));
   EXPECT_EQ(attention_calls(ScheduleKind::ulysses, 2, 1, 129), (Calls{1, 1}));
-  // Eight heads of 32 tokens each; the first rank sees its own keys only.
-  EXPECT_EQ(attention_calls(ScheduleKind::all_gather, 1, 2, 32).first, 8);
-  EXPECT_EQ(attention_calls(ScheduleKind::all_gather, 1, 2, 100).first, 2);
+  // Eight heads of 32 tokens each, gathered in groups of twice those rows; the first rank sees its own keys only.
+  EXPECT_EQ(attention_calls(ScheduleKind::all_gather, 1, 2, 16).first, 8);
+  EXPECT_EQ(attention_calls(ScheduleKind::all_gather, 1, 2, 50).first, 2);
 }
 
 TEST(ScheduleOrder, CommunicationIsEnqueuedBeforeTheComputationThatHidesIt) {
