@@ -33,7 +33,7 @@ fi
 
 # Lengths are such that a part ends well within its limit on so many H200s.
 default_commands() {
-  local schedules=ulysses,ring:zigzag,ring:striped,all_gather,hybrid:2x2,hybrid:2x4,hybrid:4x2
+  local schedules=auto,ulysses,ring:zigzag,ring:striped,all_gather,hybrid:2x2,hybrid:2x4,hybrid:4x2
   local step="step --shape qwen3-4b --warmup 1 --steps 2"
   local attention=32768,131072,262144 predicted=4,8 compared=131072 first=524288
   [ "$ranks" -gt 2 ] && attention=65536,131072,524288 predicted=8
