@@ -93,8 +93,8 @@ void add_price(const AutoScheduleRequest& request, const Documents& documents, C
     const int64_t exchange_bytes = exchange.forward_bytes + exchange.backward_bytes;
     const int64_t all_hops = whole.forward_bytes + whole.backward_bytes - exchange_bytes;
     CommunicationTimes times;
-    times.exchanges = static_cast<double>(exchange_bytes);
-    times.groups = deal.groups();
+    const SeenExchanges seen = seen_exchanges(deal, heads, rank, tokens_per_rank, request.element_bytes);
+    times.seen_exchanges = static_cast<double>(seen.forward_bytes + seen.backward_bytes);
     times.hop = sizes.ring_size > 1 ? static_cast<double>(all_hops) / (sizes.ring_size - 1) : 0.0;
     times.hops = hops;
     times.attention = attention;
@@ -103,7 +103,7 @@ void add_price(const AutoScheduleRequest& request, const Documents& documents, C
     times.behind_way_home =
         share_behind_way_home(sizes, heads) * attention * kBackward / kForwardAndBackward / (hops + 1);
     exposed = std::max(exposed, exposed_communication(times));
-    bytes = std::max(bytes, times.exchanges + times.hop * hops);
+    bytes = std::max(bytes, static_cast<double>(exchange_bytes) + times.hop * hops);
   }
   const double share = 1.0 / static_cast<double>(request.sequences.size());
   candidate.attention += share * attention;

@@ -3,11 +3,11 @@
 // Every way to write the cp ranks as ulysses_size x ring_size, with every layout of the ring, is priced by the time
 // that the busiest rank needs for one layer, forward and backward, in bytes: the attention that it computes
 // (attention/ring_work.h, for the documents of the sequences at hand; kAttentionFlopsPerByte turns it into bytes) plus
-// the communication that nothing hides. Of a ulysses exchange in g head groups that is a g-th part; of a ring hop what
-// exceeds the hop's attention, and of the last trip of dK and dV home what exceeds the attention that is kept for it
-// (share_behind_way_home). Of the cheapest, and those that cost the same within 3%, the one that sends least wins.
-// `all_gather` is never chosen unasked: it sends what `ring` sends and holds more memory.
-// Thread-safety: pure functions.
+// the communication that nothing hides. Of a ulysses exchange in head groups that is the first group's arrival and the
+// last one's return; of a ring hop what exceeds the hop's attention, and of the last trip of dK and dV home what
+// exceeds the attention that is kept for it (share_behind_way_home). Of the cheapest, and those that cost the same
+// within 3%, the one that sends least wins. `all_gather` is never chosen unasked: it sends what `ring` sends and holds
+// more memory. Thread-safety: pure functions.
 #pragma once
 
 #include <cstdint>

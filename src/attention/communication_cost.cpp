@@ -64,11 +64,34 @@ double share_behind_way_home(const ScheduleSizes& sizes, const HeadShape& heads)
   return deal.key_heads(0).count() >= 2 * int64_t{deal.groups()} ? 0.5 : 0.0;
 }
 
+SeenExchanges seen_exchanges(const HeadDeal& deal, const HeadShape& heads, int ulysses_rank, int64_t tokens_per_rank,
+                             int64_t element_bytes) {
+  const int64_t key_value_size = heads.key_size + heads.value_size;
+  const int64_t others = deal.ranks() - 1;
+  int64_t other_queries = 0;
+  int64_t other_keys = 0;
+  for (int rank = 0; rank < deal.ranks(); ++rank) {
+    if (rank == ulysses_rank) continue;
+    const HeadGroup first = deal.group(rank, 0);
+    other_queries += first.query.count();
+    other_keys += first.key_arrives.count();
+  }
+  const HeadGroup last = deal.group(ulysses_rank, deal.groups() - 1);
+  SeenExchanges seen;
+  seen.forward_bytes =
+      tokens_per_rank * element_bytes *
+      (other_queries * heads.key_size + other_keys * key_value_size + others * last.query.count() * heads.value_size);
+  seen.backward_bytes = tokens_per_rank * element_bytes *
+                            (other_queries * (heads.key_size + 2 * heads.value_size) + other_keys * key_value_size +
+                             others * last.query.count() * heads.key_size) +
+                        tokens_per_rank * kKeyGradientBytes * others * last.key_leaves.count() * key_value_size;
+  return seen;
+}
+
 double exposed_communication(const CommunicationTimes& times) {
-  const double of_exchanges = times.exchanges / times.groups;
-  if (times.hops == 0) return of_exchanges;
+  if (times.hops == 0) return times.seen_exchanges;
   const double at_hand = times.attention / (times.hops + 1);
-  return of_exchanges + times.hops * std::max(0.0, times.hop - at_hand) +
+  return times.seen_exchanges + times.hops * std::max(0.0, times.hop - at_hand) +
          std::max(0.0, times.way_home - times.behind_way_home);
 }
 

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 
+#include "attention/head_deal.h"
 #include "attention/schedule.h"
 #include "attention/sequence_attention.h"
 
@@ -44,11 +45,20 @@ CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape
 // the own keys, which a ring keeps for that where a call has several key heads. Otherwise nothing does.
 double share_behind_way_home(const ScheduleSizes& sizes, const HeadShape& heads);
 
+// Bytes that rank `ulysses_rank` sends for the first group of heads before its attention, and for the last group behind
+// it: no other group's attention hides them. Key heads come with the first group that needs them, and their gradients
+// go with the last one.
+struct SeenExchanges {
+  int64_t forward_bytes = 0;
+  int64_t backward_bytes = 0;
+};
+SeenExchanges seen_exchanges(const HeadDeal& deal, const HeadShape& heads, int ulysses_rank, int64_t tokens_per_rank,
+                             int64_t element_bytes);
+
 // What a rank exchanges and what it computes meanwhile, all in one unit: seconds, or bytes that it could send.
 struct CommunicationTimes {
-  double exchanges = 0.0;  // of heads, all groups together
-  int groups = 1;          // of heads: one group's exchange hides behind another's attention
-  double hop = 0.0;        // of the ring: it hides behind the attention of the shard at hand
+  double seen_exchanges = 0.0;  // of heads
+  double hop = 0.0;             // of the ring: it hides behind the attention of the shard at hand
   int hops = 0;
   double attention = 0.0;        // of all hops
   double way_home = 0.0;         // of the last dK and dV

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
+#include "attention/communication_cost.h"
 #include "attention/local_attention.h"
 #include "base/error.h"
 
@@ -134,6 +136,26 @@ TEST(HeadRuns, OneRunWhereTheRatioIsOne) {
   EXPECT_EQ(head_runs(shape, {4, 7}), (Runs{{{0, 3}, {0, 1}}}));
   EXPECT_EQ(head_runs(shape, {4, 11}), (Runs{{{0, 3}, {0, 1}}, {{3, 7}, {1, 2}}}));
   EXPECT_EQ(head_runs(shape, {5, 23}), (Runs{{{0, 2}, {0, 1}}, {{2, 16}, {1, 3}}, {{16, 18}, {3, 4}}}));
+}
+
+// With one group everything is seen; with several that are alike and hold whole key heads, each is as much of all.
+TEST(HeadDeal, SeenExchangesAreThoseOfTheFirstAndTheLastGroup) {
+  for (const auto& [query_heads, key_heads, ranks] : std::vector<std::array<int, 3>>{
+           {32, 8, 2}, {32, 8, 4}, {32, 8, 8}, {32, 8, 16}, {28, 4, 8}, {9, 3, 2}, {5, 1, 3}, {16, 16, 4}}) {
+    const HeadShape heads{.query_heads = query_heads, .key_heads = key_heads, .key_size = 16, .value_size = 24};
+    const ScheduleSizes sizes{ScheduleKind::ulysses, ranks, 1};
+    for (int rank = 0; rank < ranks; ++rank) {
+      const CommunicationCost all = communication_cost(sizes, heads, rank, 10, 2);
+      const SeenExchanges whole = seen_exchanges(HeadDeal(query_heads, key_heads, ranks, true, 1), heads, rank, 10, 2);
+      EXPECT_EQ(whole.forward_bytes, all.forward_bytes) << query_heads << "/" << key_heads << ", " << ranks;
+      EXPECT_EQ(whole.backward_bytes, all.backward_bytes) << query_heads << "/" << key_heads << ", " << ranks;
+    }
+  }
+  const HeadShape heads{.query_heads = 32, .key_heads = 8, .key_size = 16, .value_size = 16};
+  const CommunicationCost all = communication_cost({ScheduleKind::ulysses, 2, 1}, heads, 1, 10, 2);
+  const SeenExchanges fourth = seen_exchanges(HeadDeal(32, 8, 2, true, 4), heads, 1, 10, 2);
+  EXPECT_EQ(4 * fourth.forward_bytes, all.forward_bytes);
+  EXPECT_EQ(4 * fourth.backward_bytes, all.backward_bytes);
 }
 
 }  // namespace

@@ -205,23 +205,30 @@ AttentionPrediction predict_attention(const ScheduleSizes& sizes, const HeadShap
   check_schedule_sizes(sizes, heads);
   const int64_t tokens_per_rank = ceiling_divide(tokens, int64_t{sizes.ulysses_size} * sizes.ring_size);
   const int64_t part = ceiling_divide(tokens, sizes.ring_size);
-  const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+  const HeadDeal most_groups(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+  const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1,
+                      attention.head_groups);
   const ScheduleSizes inside = {ScheduleKind::ulysses, sizes.ulysses_size, 1};
   const int hops = attention.hops;
 
   // What one pass exchanges, in seconds.
-  const auto times_of = [&](int64_t exchange_bytes, int64_t exchanges, int64_t hop_bytes, double compute_seconds) {
+  struct Pass {
+    int64_t exchange_bytes, exchanges, seen_bytes, hop_bytes;
+    double compute_seconds;
+  };
+  const auto times_of = [&](const Pass& pass) {
     CommunicationTimes times;
-    if (exchange_bytes > 0) {
+    if (pass.exchange_bytes > 0) {
       // Counted for as many groups as there can be.
-      const int64_t calls = exchanges * attention.head_groups / deal.groups();
-      times.exchanges =
-          static_cast<double>(exchange_bytes) / rate_at(links.exchange, exchange_bytes / std::max<int64_t>(calls, 1));
+      const int64_t calls = std::max<int64_t>(1, pass.exchanges * deal.groups() / most_groups.groups());
+      times.seen_exchanges =
+          static_cast<double>(pass.seen_bytes) / rate_at(links.exchange, pass.exchange_bytes / calls);
     }
-    times.groups = attention.head_groups;
     times.hops = hops;
-    if (hops > 0) times.hop = static_cast<double>(hop_bytes) / rate_at(links.hop, hop_bytes / 2);  // keys, values
-    times.attention = compute_seconds;
+    if (hops > 0) {
+      times.hop = static_cast<double>(pass.hop_bytes) / rate_at(links.hop, pass.hop_bytes / 2);  // keys, values
+    }
+    times.attention = pass.compute_seconds;
     return times;
   };
 
@@ -233,10 +240,11 @@ AttentionPrediction predict_attention(const ScheduleSizes& sizes, const HeadShap
     const int64_t others = std::max(1, sizes.ring_size - 1);
     const int64_t forward_hop = (whole.forward_bytes - exchange.forward_bytes) / others;
     const int64_t backward_hop = (whole.backward_bytes - exchange.backward_bytes) / others;
-    const CommunicationTimes forward =
-        times_of(exchange.forward_bytes, exchange.forward_exchanges, forward_hop, attention.forward_seconds);
-    CommunicationTimes backward =
-        times_of(exchange.backward_bytes, exchange.backward_exchanges, backward_hop, attention.backward_seconds);
+    const SeenExchanges seen = seen_exchanges(deal, heads, rank, tokens_per_rank, element_bytes);
+    const CommunicationTimes forward = times_of({exchange.forward_bytes, exchange.forward_exchanges, seen.forward_bytes,
+                                                 forward_hop, attention.forward_seconds});
+    CommunicationTimes backward = times_of({exchange.backward_bytes, exchange.backward_exchanges, seen.backward_bytes,
+                                            backward_hop, attention.backward_seconds});
     if (hops > 0) {
       const int64_t bytes = 4 * part * deal.key_heads(rank).count() * (heads.key_size + heads.value_size);
       backward.way_home = static_cast<double>(bytes) / rate_at(links.hop, bytes / 2);

@@ -5,12 +5,12 @@
 // there are. Predicted: the time of one layer on that rank, with the rules by which `auto` prices schedules
 // (attention/auto_schedule.h) in seconds instead of bytes:
 //
-//   forward   A_f + X_f / (g L_x) + h max(0, H_f / L_h - A_f / (h + 1))
-//   backward  A_b + X_b / (g L_x) + h max(0, H_b / L_h - A_b / (h + 1)) + max(0, D / L_h - s A_b / (h + 1))
+//   forward   A_f + X_f / L_x + h max(0, H_f / L_h - A_f / (h + 1))
+//   backward  A_b + X_b / L_x + h max(0, H_b / L_h - A_b / (h + 1)) + max(0, D / L_h - s A_b / (h + 1))
 //
 //   A     seconds of the busiest rank's attention
-//   X, g  bytes that a rank sends in head exchanges (attention/communication_cost.h), in g head groups: all but one
-//         group's exchange hides behind another group's attention
+//   X     bytes that a rank sends for the first of its head groups before that one's attention, and for the last one
+//         behind it (seen_exchanges): the others' hide behind another group's attention
 //   H, h  bytes of one ring hop, and the hops that bring keys which the busiest rank needs: a hop hides behind the
 //         attention of the shard at hand
 //   D, s  bytes of the last trip of dK and dV home (0 where h is 0), and the share of a hop's attention that it hides

@@ -133,16 +133,17 @@ TEST(ExchangeBenchmark, SizesAreFourfoldAndMisuseIsRefused) {
 
 constexpr LinkRate kSlow = {0, 1e9};
 
-// 32/8 heads of 128 over 8 ranks, 65,536 tokens: 8,192 a rank, 4 query heads and 1 key head each. A rank sends
-// 8,192 x 2 x [(32 - 4) 128 + (8 - 1) 256 + 7 x 4 x 128] bytes forward, in four groups of heads.
-TEST(AttentionPrediction, UlyssesHidesAllButOneGroupsExchange) {
+// 32/8 heads of 128 over 8 ranks, 65,536 tokens: 8,192 a rank, 4 query heads and 1 key head each, in four groups of a
+// query head. Seen is the first one's way here, which brings the key head, and the last one's way back, with which the
+// key head's gradients go: 8,192 x 2 x [7 128 + 7 256 + 7 128] bytes forward.
+TEST(AttentionPrediction, UlyssesHidesAllButTheFirstArrivalAndTheLastReturn) {
   const AttentionPrediction prediction = predict_attention({ScheduleKind::ulysses, 8, 1}, heads(32, 8, 128), 65536, 2,
                                                            {0.25, 0.5, 0, 4}, {{kSlow}, {kSlow}});
-  const double forward_bytes = 8192.0 * 2 * (28 * 128 + 7 * 256 + 7 * 4 * 128);
-  const double backward_bytes = 8192.0 * 2 * (28 * 3 * 128 + 7 * 256 + 7 * 4 * 128) + 4.0 * 8192 * 7 * 256;
-  EXPECT_NEAR(prediction.forward_seconds, 0.25 + forward_bytes / 4 / 1e9, 1e-12);
-  EXPECT_NEAR(prediction.backward_seconds, 0.5 + backward_bytes / 4 / 1e9, 1e-12);
-  EXPECT_NEAR(prediction.exposed_seconds, (forward_bytes + backward_bytes) / 4 / 1e9, 1e-12);
+  const double forward_bytes = 8192.0 * 2 * (7 * 128 + 7 * 256 + 7 * 128);
+  const double backward_bytes = 8192.0 * 2 * (7 * 3 * 128 + 7 * 256 + 7 * 128) + 4.0 * 8192 * 7 * 256;
+  EXPECT_NEAR(prediction.forward_seconds, 0.25 + forward_bytes / 1e9, 1e-12);
+  EXPECT_NEAR(prediction.backward_seconds, 0.5 + backward_bytes / 1e9, 1e-12);
+  EXPECT_NEAR(prediction.exposed_seconds, (forward_bytes + backward_bytes) / 1e9, 1e-12);
 }
 
 // 4 ranks of 16,384 tokens: a hop is 16,384 x 8 x 256 x 2 bytes forward, as many again and float32 gradients backward.
