@@ -19,11 +19,11 @@ ranks=${1:-$gpus}
 [ "$ranks" -ge 2 ] || ranks=2
 folder=${2:-$here}
 for name in ithaca_gpu ithaca; do
-  for place in "$folder" "$here/../build/cuda/bin"; do
+  for place in "$folder" "$here/../build/cuda/bin" "$here/../build/release/bin"; do
     [ -z "${program:-}" ] && [ -x "$place/$name" ] && folder=$place program=$(cd "$place" && pwd)/$name
   done
 done
-[ -n "${program:-}" ] || { echo "scaling_check: neither ithaca_gpu nor ithaca in $folder" >&2; exit 1; }
+[ -n "${program:-}" ] || { echo "scaling_check: neither ithaca_gpu nor ithaca in $folder; name the FOLDER that has one: scaling_check.sh RANKS FOLDER" >&2; exit 1; }
 logs=${OUT:-$PWD/scaling_check_logs}
 mkdir -p "$logs"
 . "$here/gpu_environment.sh"

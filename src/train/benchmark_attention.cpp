@@ -97,13 +97,17 @@ Split parse_split(const std::string& text, int ranks, const HeadShape& heads) {
     parts.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
-  if (text == "auto") {
+  const std::optional<ScheduleKind> kind = parse_choice_or_auto(
+      "--schedules", parts[0],
+      {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}, schedule_name);
+  if (!kind) {
+    if (parts.size() > 1) {
+      throw ConfigurationError(fmt::format("--schedules: '{}': auto chooses sizes and layout too; write auto", text));
+    }
     split.is_auto = true;
     return split;
   }
-  split.sizes.kind = parse_choice(
-      "--schedules", parts[0],
-      {ScheduleKind::ulysses, ScheduleKind::ring, ScheduleKind::all_gather, ScheduleKind::hybrid}, schedule_name);
+  split.sizes.kind = *kind;
   size_t next = 1;
   (split.sizes.kind == ScheduleKind::ulysses ? split.sizes.ulysses_size : split.sizes.ring_size) = ranks;
   if (split.sizes.kind == ScheduleKind::hybrid) {

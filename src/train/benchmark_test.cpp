@@ -277,7 +277,7 @@ TEST(AttentionBenchmark, UnreadableSchedulesAreErrors) {
   benchmark.backend = cpu();
   benchmark.heads = heads(4, 2, 8);
   for (const char* schedule : {"rung", "ring:zigzag:2", "ring:diagonal", "hybrid", "hybrid:2", "hybrid:2x",
-                               "hybrid:0x2", "hybrid:2x2:zigzag:1"}) {
+                               "hybrid:0x2", "hybrid:2x2:zigzag:1", "auto:zigzag"}) {
     benchmark.schedules = {schedule};
     EXPECT_THAT([&] { run_attention_benchmark(benchmark, [](const AttentionBenchmarkRow&) {}); },
                 ThrowsMessage<ConfigurationError>(HasSubstr("--schedules")))
