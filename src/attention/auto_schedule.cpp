@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -61,72 +62,114 @@ std::vector<std::pair<Layout, std::string>> possible_layouts(const AutoScheduleR
           {Layout::striped, "it balances documents of any length"}};
 }
 
-// Adds one sequence's share of the price.
-void add_price(const AutoScheduleRequest& request, const Documents& documents, Candidate& candidate) {
-  const ScheduleSizes& sizes = candidate.sizes;
-  const HeadShape& heads = request.heads;
-  const int64_t tokens = documents.total_tokens();
-  const int64_t tokens_per_rank = ceiling_divide(tokens, int64_t{sizes.ulysses_size} * sizes.ring_size);
-  const int64_t part = ceiling_divide(tokens, sizes.ring_size);
-  const auto deal_of = [&](int most_groups) {
-    return HeadDeal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1, most_groups);
-  };
-  const int64_t most_queries = deal_of(1).most_query_heads();
-  const HeadDeal deal =
-      deal_of(head_group_count(part * most_queries, request.preferred_attention_rows, kLargestHeadGroups));
-
-  const RingWork work = busiest_ring_work(candidate.layout, documents, request.mask, sizes.ring_size);
-  const double attention = kForwardAndBackward * 2.0 * static_cast<double>(heads.key_size + heads.value_size) *
-                           work.pairs * static_cast<double>(most_queries) / kAttentionFlopsPerByte;
-  const bool gathers = sizes.kind == ScheduleKind::all_gather;
-  const int hops = gathers && work.hops > 0 ? sizes.ring_size - 1 : work.hops;
-
-  // What a ring hop sends: keys and values twice, and float32 gradients once.
-  double exposed = 0.0;
-  double bytes = 0.0;
-  for (int rank = 0; rank < sizes.ulysses_size; ++rank) {
-    ScheduleSizes inside = sizes;
-    inside.ring_size = 1;
-    inside.kind = ScheduleKind::ulysses;
-    const CommunicationCost whole = communication_cost(sizes, heads, rank, tokens_per_rank, request.element_bytes);
-    const CommunicationCost exchange = communication_cost(inside, heads, rank, tokens_per_rank, request.element_bytes);
-    const int64_t exchange_bytes = exchange.forward_bytes + exchange.backward_bytes;
-    const int64_t all_hops = whole.forward_bytes + whole.backward_bytes - exchange_bytes;
-    CommunicationTimes times;
-    const SeenExchanges seen = seen_exchanges(deal, heads, rank, tokens_per_rank, request.element_bytes);
-    times.seen_exchanges = static_cast<double>(seen.forward_bytes + seen.backward_bytes);
-    times.hop = sizes.ring_size > 1 ? static_cast<double>(all_hops) / (sizes.ring_size - 1) : 0.0;
-    times.hops = hops;
-    times.attention = attention;
-    times.way_home =
-        4.0 * static_cast<double>(part * deal.key_heads(rank).count() * (heads.key_size + heads.value_size));
-    times.behind_way_home =
-        share_behind_way_home(sizes, heads) * attention * kBackward / kForwardAndBackward / (hops + 1);
-    exposed = std::max(exposed, exposed_communication(times));
-    bytes = std::max(bytes, static_cast<double>(exchange_bytes) + times.hop * hops);
+// What does not depend on the sequence: bytes for each token of a rank, of every ulysses rank.
+class SizePrices {
+ public:
+  SizePrices(const AutoScheduleRequest& request, const ScheduleSizes& sizes)
+      : request_(request), sizes_(sizes), deal_(deal(kLargestHeadGroups)) {
+    const ScheduleSizes inside{ScheduleKind::ulysses, sizes.ulysses_size, 1};
+    for (int rank = 0; rank < sizes.ulysses_size; ++rank) {
+      const CommunicationCost whole = communication_cost(sizes, request.heads, deal_, rank, 1, request.element_bytes);
+      const CommunicationCost exchange =
+          communication_cost(inside, request.heads, deal_, rank, 1, request.element_bytes);
+      const int64_t exchange_bytes = exchange.forward_bytes + exchange.backward_bytes;
+      const int64_t all_hops = whole.forward_bytes + whole.backward_bytes - exchange_bytes;
+      // A ring hop sends keys and values twice, and float32 gradients once.
+      ranks_.push_back({static_cast<double>(exchange_bytes),
+                        static_cast<double>(all_hops) / std::max(1, sizes.ring_size - 1),
+                        deal_.key_heads(rank).count()});
+    }
+    share_behind_way_home_ = share_behind_way_home(sizes, request.heads);
   }
-  const double share = 1.0 / static_cast<double>(request.sequences.size());
-  candidate.attention += share * attention;
-  candidate.exposed += share * exposed;
-  candidate.bytes += share * bytes;
-}
+
+  double heads_excess() const {
+    return static_cast<double>(deal_.most_query_heads() * sizes_.ulysses_size) /
+               static_cast<double>(request_.heads.query_heads) -
+           1.0;
+  }
+
+  // Adds one sequence's share of the price.
+  void add(const Documents& documents, Candidate& candidate) {
+    const HeadShape& heads = request_.heads;
+    const auto key_value_size = static_cast<double>(heads.key_size + heads.value_size);
+    const int64_t tokens = documents.total_tokens();
+    const auto tokens_of_rank =
+        static_cast<double>(ceiling_divide(tokens, int64_t{sizes_.ulysses_size} * sizes_.ring_size));
+    const int64_t part = ceiling_divide(tokens, sizes_.ring_size);
+    const RingWork work = busiest_ring_work(candidate.layout, documents, request_.mask, sizes_.ring_size);
+    const double attention = kForwardAndBackward * 2.0 * key_value_size * work.pairs *
+                             static_cast<double>(deal_.most_query_heads()) / kAttentionFlopsPerByte;
+    const bool gathers = sizes_.kind == ScheduleKind::all_gather;
+    const int hops = gathers && work.hops > 0 ? sizes_.ring_size - 1 : work.hops;
+    const std::vector<double>& seen = seen_exchanges_of(
+        head_group_count(part * deal_.most_query_heads(), request_.preferred_attention_rows, kLargestHeadGroups));
+
+    double exposed = 0.0;
+    double bytes = 0.0;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const RankBytes& of_rank = ranks_[rank];
+      CommunicationTimes times;
+      times.seen_exchanges = tokens_of_rank * seen[rank];
+      times.hop = tokens_of_rank * of_rank.hop;
+      times.hops = hops;
+      times.attention = attention;
+      times.way_home = 4.0 * static_cast<double>(part) * static_cast<double>(of_rank.key_heads) * key_value_size;
+      times.behind_way_home = share_behind_way_home_ * attention * kBackward / kForwardAndBackward / (hops + 1);
+      exposed = std::max(exposed, exposed_communication(times));
+      bytes = std::max(bytes, tokens_of_rank * (of_rank.exchange + of_rank.hop * hops));
+    }
+    const double share = 1.0 / static_cast<double>(request_.sequences.size());
+    candidate.attention += share * attention;
+    candidate.exposed += share * exposed;
+    candidate.bytes += share * bytes;
+  }
+
+ private:
+  struct RankBytes {
+    double exchange = 0.0;
+    double hop = 0.0;
+    int64_t key_heads = 0;
+  };
+
+  HeadDeal deal(int most_groups) const {
+    return HeadDeal(request_.heads.query_heads, request_.heads.key_heads, sizes_.ulysses_size, sizes_.ring_size == 1,
+                    most_groups);
+  }
+
+  const std::vector<double>& seen_exchanges_of(int groups) {
+    std::vector<double>& seen = seen_[static_cast<size_t>(groups)];
+    if (seen.empty()) {
+      const HeadDeal grouped = deal(groups);
+      for (int rank = 0; rank < sizes_.ulysses_size; ++rank) {
+        const SeenExchanges bytes = seen_exchanges(grouped, request_.heads, rank, 1, request_.element_bytes);
+        seen.push_back(static_cast<double>(bytes.forward_bytes + bytes.backward_bytes));
+      }
+    }
+    return seen;
+  }
+
+  const AutoScheduleRequest& request_;
+  ScheduleSizes sizes_;
+  HeadDeal deal_;
+  std::vector<RankBytes> ranks_;
+  double share_behind_way_home_ = 0.0;
+  std::array<std::vector<double>, kLargestHeadGroups + 1> seen_;  // by the number of groups, where asked for
+};
 
 // With the layout that suits it best.
 Candidate candidate_of(const AutoScheduleRequest& request, const ScheduleSizes& sizes) {
+  SizePrices prices(request, sizes);
   std::vector<Candidate> candidates;
   for (auto& [layout, reason] : possible_layouts(request, sizes.ring_size)) {
     Candidate candidate;
     candidate.sizes = sizes;
     candidate.layout = layout;
     candidate.layout_reason = reason;
-    for (const Documents& documents : request.sequences) add_price(request, documents, candidate);
+    candidate.heads_excess = prices.heads_excess();
+    for (const Documents& documents : request.sequences) prices.add(documents, candidate);
     candidates.push_back(std::move(candidate));
   }
   sort_by_price(candidates);
-  const HeadDeal deal(request.heads.query_heads, request.heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
-  candidates.front().heads_excess = static_cast<double>(deal.most_query_heads() * sizes.ulysses_size) /
-                                        static_cast<double>(request.heads.query_heads) -
-                                    1.0;
   return std::move(candidates.front());
 }
 
@@ -217,7 +260,7 @@ AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
   for (const ScheduleSizes& sizes : possible) {
     if (sizes.ulysses_size > request.heads.query_heads && possible.size() > 1) {
       impossible =
-          fmt::format(" More than {} ulysses ranks would be more than query heads.", request.heads.query_heads);
+          fmt::format(" An ulysses_size above {}, the number of query heads, is left out.", request.heads.query_heads);
       continue;
     }
     check_schedule_sizes(sizes, request.heads);
@@ -241,13 +284,13 @@ AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
           fmt::format("{}{}: {}", index == 1 ? "" : "; ", name_of(candidates[index]), numbers_of(candidates[index]));
     }
     choice.reason += fmt::format(
-        " The others {} ({}). Cost is the time of one layer on the busiest rank, as the bytes that it could "
-        "send meanwhile.",
+        " The others {} ({}).",
         best.price() > cheapest ? "send more, for the same cost within 3%, or cost more" : "cost more", others);
   } else if (possible.size() == 1) {
     choice.reason += " The sizes leave nothing else.";
   }
   choice.reason += impossible;
+  choice.reason += " Cost is the time of one layer on the busiest rank, as the bytes that it could send meanwhile.";
   return choice;
 }
 

@@ -65,7 +65,7 @@ TEST(AutoSchedule, FewHeadsNeedARing) {
   EXPECT_EQ(choice.sizes.ulysses_size * choice.sizes.ring_size, 16);
   EXPECT_GT(choice.sizes.ring_size, 1);
   EXPECT_EQ(choice.layout, Layout::zigzag);
-  EXPECT_THAT(choice.reason, HasSubstr("More than 4 ulysses ranks"));
+  EXPECT_THAT(choice.reason, HasSubstr("ulysses_size above 4"));
 }
 
 TEST(AutoSchedule, UnevenHeadsOnLongSequencesAreBalancedByARing) {

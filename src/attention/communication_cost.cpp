@@ -23,6 +23,10 @@ int largest_ulysses_size(int ranks, int64_t query_heads) {
   return largest;
 }
 
+HeadDeal deal_of(const ScheduleSizes& sizes, const HeadShape& heads) {
+  return HeadDeal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+}
+
 }  // namespace
 
 void check_schedule_sizes(const ScheduleSizes& sizes, const HeadShape& heads) {
@@ -60,7 +64,7 @@ void check_schedule_sizes(const ScheduleSizes& sizes, const HeadShape& heads) {
 
 double share_behind_way_home(const ScheduleSizes& sizes, const HeadShape& heads) {
   if (sizes.kind == ScheduleKind::all_gather) return 0.0;
-  const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+  const HeadDeal deal = deal_of(sizes, heads);
   return deal.key_heads(0).count() >= 2 * int64_t{deal.groups()} ? 0.5 : 0.0;
 }
 
@@ -95,16 +99,10 @@ double exposed_communication(const CommunicationTimes& times) {
          std::max(0.0, times.way_home - times.behind_way_home);
 }
 
-CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
-                                     int64_t tokens_per_rank, int64_t element_bytes) {
-  const int64_t of_all_hops = (int64_t{sizes.ring_size} - 1) * sizes.ulysses_size * tokens_per_rank;
-  return communication_cost(sizes, heads, ulysses_rank, tokens_per_rank, element_bytes, {of_all_hops, of_all_hops});
-}
+namespace {
 
-CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
-                                     int64_t tokens_per_rank, int64_t element_bytes, const RingTraffic& ring) {
-  check_schedule_sizes(sizes, heads);
-  const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+CommunicationCost cost_with(const ScheduleSizes& sizes, const HeadShape& heads, const HeadDeal& deal, int ulysses_rank,
+                            int64_t tokens_per_rank, int64_t element_bytes, const RingTraffic& ring) {
   const int64_t query_heads = deal.query_heads(ulysses_rank).count();
   const int64_t key_heads = deal.key_heads(ulysses_rank).count();
   const int64_t key_value_size = heads.key_size + heads.value_size;
@@ -142,6 +140,26 @@ CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape
     cost.backward_exchanges += groups * 2 * calls;
   }
   return cost;
+}
+
+}  // namespace
+
+CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
+                                     int64_t tokens_per_rank, int64_t element_bytes) {
+  check_schedule_sizes(sizes, heads);
+  return communication_cost(sizes, heads, deal_of(sizes, heads), ulysses_rank, tokens_per_rank, element_bytes);
+}
+
+CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, const HeadDeal& deal,
+                                     int ulysses_rank, int64_t tokens_per_rank, int64_t element_bytes) {
+  const int64_t of_all_hops = (int64_t{sizes.ring_size} - 1) * sizes.ulysses_size * tokens_per_rank;
+  return cost_with(sizes, heads, deal, ulysses_rank, tokens_per_rank, element_bytes, {of_all_hops, of_all_hops});
+}
+
+CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
+                                     int64_t tokens_per_rank, int64_t element_bytes, const RingTraffic& ring) {
+  check_schedule_sizes(sizes, heads);
+  return cost_with(sizes, heads, deal_of(sizes, heads), ulysses_rank, tokens_per_rank, element_bytes, ring);
 }
 
 }  // namespace ithaca

@@ -37,6 +37,9 @@ void check_schedule_sizes(const ScheduleSizes& sizes, const HeadShape& heads);
 // Of ulysses rank `ulysses_rank`; the same for all its ring ranks.
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
                                      int64_t tokens_per_rank, int64_t element_bytes);
+// The same with the deal of `heads` over the ulysses ranks, which takes a while to make for many.
+CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, const HeadDeal& deal,
+                                     int ulysses_rank, int64_t tokens_per_rank, int64_t element_bytes);
 // The same of a ring rank that sends `ring`. Exchanges are counted as if no hop were skipped.
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
                                      int64_t tokens_per_rank, int64_t element_bytes, const RingTraffic& ring);

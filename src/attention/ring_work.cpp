@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "base/integer.h"
@@ -9,13 +10,23 @@
 namespace ithaca {
 namespace {
 
-constexpr int kMostRanks = 32;
+// So many ranks are looked at closely, those with most tiles, and so many hops of a striped ring.
+constexpr int kRanks = 4;
+constexpr int kStripedHops = 4;
+// So many documents of a striped ring.
+constexpr int64_t kStripedDocuments = 1024;
+
+std::vector<Shard> ring_shards(Layout layout, int64_t tokens, int ring_size) {
+  std::vector<Shard> shards;
+  for (int rank = 0; rank < ring_size; ++rank) shards.push_back(ring_shard(layout, tokens, rank, ring_size));
+  return shards;
+}
 
 // `most` numbers below `count`, the first and the last among them; all of them where there are no more.
-std::vector<int> spread(int count, int most) {
-  std::vector<int> numbers;
-  for (int index = 0; index < std::min(count, most); ++index) {
-    numbers.push_back(count <= most ? index : static_cast<int>(int64_t{index} * (count - 1) / (most - 1)));
+std::vector<int64_t> spread(int64_t count, int64_t most) {
+  std::vector<int64_t> numbers;
+  for (int64_t index = 0; index < std::min(count, most); ++index) {
+    numbers.push_back(count <= most ? index : index * (count - 1) / (most - 1));
   }
   return numbers;
 }
@@ -31,46 +42,75 @@ int64_t queries_of(const std::vector<AttentionTask>& tasks) {
   return queries;
 }
 
-double work_of(const std::vector<AttentionTask>& tasks) {
-  double work = 0.0;
+// Pairs that a call computes, and what it costs besides.
+double work_of_call(const std::vector<AttentionTask>& tasks, int64_t keys) {
+  // Half for the queries, half for the keys, of which all of the shard have gradients that travel and are added.
+  double work = 0.5 * static_cast<double>(queries_of(tasks) + keys) * static_cast<double>(kKeysOfACall);
   for (const AttentionTask& task : tasks) {
     const double doublings = std::log2(static_cast<double>(task.k_end - task.k_begin) / kKeysInCache);
-    work += static_cast<double>(tiled_pairs({&task, 1}, kWorkTile)) *
+    work += static_cast<double>(visible_tiles({&task, 1}, kWorkTile)) * static_cast<double>(kWorkTile * kWorkTile) *
             (1.0 + kSlowdownOfADoubling * std::max(0.0, doublings));
   }
+  return work;
+}
+
+// Of one rank with the keys of `owners`.
+RingWork work_of_rank(const std::vector<Shard>& shards, int64_t rank, const std::vector<int64_t>& owners,
+                      const Documents& documents, const MaskRule& mask) {
+  RingWork work;
+  for (const int64_t owner : owners) {
+    const Shard& keys = shards[static_cast<size_t>(owner)];
+    const std::vector<AttentionTask> tasks = attention_tasks(shards[static_cast<size_t>(rank)], keys, documents, mask);
+    if (tasks.empty()) continue;
+    work.pairs += work_of_call(tasks, keys.size());
+    if (owner != rank) ++work.hops;
+  }
+  return work;
+}
+
+// Ranks of a striped ring see part of every document in every hop, and are alike: the last rank, some hops and some
+// documents speak for all.
+RingWork striped_work(const Documents& documents, const MaskRule& mask, int ring_size) {
+  std::vector<int64_t> lengths;
+  for (const int64_t document : spread(documents.count(), kStripedDocuments)) {
+    lengths.push_back(documents.end(document) - documents.begin(document));
+  }
+  const Documents some(lengths);
+  const std::vector<Shard> shards = ring_shards(Layout::striped, some.total_tokens(), ring_size);
+  const std::vector<int64_t> owners = spread(ring_size, kStripedHops);
+  RingWork work = work_of_rank(shards, ring_size - 1, owners, some, mask);
+  work.pairs *= static_cast<double>(ring_size) / static_cast<double>(owners.size());
+  if (some.total_tokens() > 0) {
+    work.pairs *= static_cast<double>(documents.total_tokens()) / static_cast<double>(some.total_tokens());
+  }
+  // The own keys are among those looked at, and are no hop.
+  const auto others = std::max<int64_t>(1, static_cast<int64_t>(owners.size()) - 1);
+  work.hops = static_cast<int>(ceiling_divide(int64_t{work.hops} * (ring_size - 1), others));
   return work;
 }
 
 }  // namespace
 
 RingWork busiest_ring_work(Layout layout, const Documents& documents, const MaskRule& mask, int ring_size) {
-  std::vector<Shard> shards;
-  for (int rank = 0; rank < ring_size; ++rank) {
-    shards.push_back(ring_shard(layout, documents.total_tokens(), rank, ring_size));
-  }
-  // Striped shards see every document in every hop, and are alike: a few hops speak for all of them.
-  const bool is_striped = layout == Layout::striped;
-  const std::vector<int> owners = spread(ring_size, is_striped ? kMostRanks : ring_size);
-  const double hops_for_one = static_cast<double>(ring_size) / static_cast<double>(owners.size());
-  RingWork busiest;
-  for (const int rank : spread(ring_size, is_striped ? 2 : kMostRanks)) {
-    const Shard& queries = shards[static_cast<size_t>(rank)];
-    double pairs = 0.0;
-    int hops = 0;
-    for (const int owner : owners) {
-      const Shard& keys = shards[static_cast<size_t>(owner)];
-      const std::vector<AttentionTask> tasks = attention_tasks(queries, keys, documents, mask);
-      if (tasks.empty()) continue;
-      // Half for the queries, half for the keys, of which all of the shard have gradients that travel and are added.
-      pairs += work_of(tasks) + 0.5 * static_cast<double>((queries_of(tasks) + keys.size()) * kKeysOfACall);
-      if (owner != rank) ++hops;
+  if (layout == Layout::striped) return striped_work(documents, mask, ring_size);
+  const std::vector<Shard> shards = ring_shards(layout, documents.total_tokens(), ring_size);
+  std::vector<int64_t> ranks = spread(ring_size, ring_size);
+  if (ring_size > kRanks) {
+    const Shard all = ring_shard(Layout::contiguous, documents.total_tokens(), 0, 1);
+    std::vector<std::pair<int64_t, int64_t>> by_tiles;
+    for (const int64_t rank : ranks) {
+      const std::vector<AttentionTask> tasks = attention_tasks(shards[static_cast<size_t>(rank)], all, documents, mask);
+      by_tiles.emplace_back(-visible_tiles(tasks, kWorkTile), rank);
     }
-    const double all_pairs = pairs * hops_for_one;
-    if (all_pairs <= busiest.pairs) continue;
-    busiest.pairs = all_pairs;
-    // This rank's own keys are among those looked at, and are no hop.
-    const auto others = std::max<int64_t>(1, static_cast<int64_t>(owners.size()) - 1);
-    busiest.hops = static_cast<int>(ceiling_divide(int64_t{hops} * (ring_size - 1), others));
+    std::sort(by_tiles.begin(), by_tiles.end());
+    ranks.clear();
+    for (int index = 0; index < kRanks; ++index) ranks.push_back(by_tiles[static_cast<size_t>(index)].second);
+  }
+  const std::vector<int64_t> owners = spread(ring_size, ring_size);
+  RingWork busiest;
+  for (const int64_t rank : ranks) {
+    const RingWork work = work_of_rank(shards, rank, owners, documents, mask);
+    if (work.pairs > busiest.pairs) busiest = work;
   }
   return busiest;
 }

@@ -29,7 +29,8 @@ struct RingWork {
   int hops = 0;        // of other ranks' keys, which some of this rank's queries see
 };
 
-// Of the rank that has most; in rings of over 32 ranks, of as many of them.
+// Of the rank that has most. Striped rings, whose ranks are alike, are judged by some of their hops and up to 1,024
+// documents: what this takes grows with the documents and the ranks, not with both.
 RingWork busiest_ring_work(Layout layout, const Documents& documents, const MaskRule& mask, int ring_size);
 
 }  // namespace ithaca

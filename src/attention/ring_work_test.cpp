@@ -63,6 +63,29 @@ TEST(RingWork, WhatNobodySeesCostsNothing) {
   EXPECT_EQ(busiest_ring_work(Layout::striped, Documents::single(1), kCausal, 4).hops, 0);
 }
 
+// However many ranks there are, the one that has most is found.
+TEST(RingWork, OneLongDocumentAmongShortOnesIsFound) {
+  for (const int64_t place : {0, 1, 500, 1017, 1023}) {
+    std::vector<int64_t> lengths(1024, 128);
+    lengths[static_cast<size_t>(place)] = 128 * 30;
+    const Documents documents(lengths);
+    const RingWork work = busiest_ring_work(Layout::contiguous, documents, kCausal, 512);
+    // Its last rank has a shard of 263 tokens.
+    EXPECT_GT(work.pairs, 3000.0 * 200.0) << place;
+    EXPECT_GT(work.hops, 10) << place;
+  }
+}
+
+TEST(RingWork, BeyondThirtyTwoBits) {
+  const int64_t tokens = int64_t{1} << 35;
+  const auto exact = static_cast<double>(tokens) * static_cast<double>(tokens) / 2;
+  for (const Layout layout : {Layout::contiguous, Layout::striped}) {
+    const double pairs = busiest_ring_work(layout, Documents::single(tokens), kCausal, 1).pairs;
+    EXPECT_GT(pairs, exact) << layout_name(layout);
+    EXPECT_LT(pairs, 1.5 * exact) << layout_name(layout);
+  }
+}
+
 // More ranks than are looked at.
 TEST(RingWork, LargeRingsAreSampled) {
   const Documents one = Documents::single(int64_t{1} << 20);
@@ -75,7 +98,9 @@ TEST(RingWork, LargeRingsAreSampled) {
     EXPECT_EQ(work.hops, 1023);
   }
   const auto start = std::chrono::steady_clock::now();
-  busiest_ring_work(Layout::striped, Documents(std::vector<int64_t>(16384, 64)), kCausal, 1024);
+  for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped}) {
+    busiest_ring_work(layout, Documents(std::vector<int64_t>(65536, 64)), kCausal, 1024);
+  }
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 

@@ -167,11 +167,11 @@ bool any_attention(const Shard& queries, const Shard& keys, const Documents& doc
 }
 
 int64_t visible_pairs(std::span<const AttentionTask> tasks) {
-  return tiled_pairs(tasks, 1);
+  return visible_tiles(tasks, 1);
 }
 
-int64_t tiled_pairs(std::span<const AttentionTask> tasks, int64_t tile) {
-  require(tile > 0, "tiled_pairs: a tile has a row");
+int64_t visible_tiles(std::span<const AttentionTask> tasks, int64_t tile) {
+  require(tile > 0, "visible_tiles: a tile has a row");
   int64_t tiles = 0;
   for (const AttentionTask& task : tasks) {
     const int64_t rows = ceiling_divide(task.q_end - task.q_begin, tile);
@@ -183,7 +183,7 @@ int64_t tiled_pairs(std::span<const AttentionTask> tasks, int64_t tile) {
     tiles += pairs_up_to(rows, columns, floor_divide(upper + tile - 1, tile)) -
              pairs_up_to(rows, columns, floor_divide(lower + 1, tile) - 1);
   }
-  return tiles * tile * tile;
+  return tiles;
 }
 
 }  // namespace ithaca

@@ -34,8 +34,8 @@ bool any_attention(const Shard& queries, const Shard& keys, const Documents& doc
 
 // Visible query-key pairs of a list: the true area, for FLOP counts and balance.
 int64_t visible_pairs(std::span<const AttentionTask> tasks);
-// The pairs of all tiles of `tile` x `tile` pairs that hold a visible one, where each task has tiles of its own, from
-// its first row and column on: the area that a kernel with such tiles computes.
-int64_t tiled_pairs(std::span<const AttentionTask> tasks, int64_t tile);
+// Tiles of `tile` x `tile` pairs that hold a visible one, where each task has tiles of its own, from its first row and
+// column on: what a kernel with such tiles computes.
+int64_t visible_tiles(std::span<const AttentionTask> tasks, int64_t tile);
 
 }  // namespace ithaca

@@ -200,7 +200,7 @@ TEST(Tasks, TilesThatHoldAVisiblePair) {
               tiles += is_visible ? 1 : 0;
             }
           }
-          EXPECT_EQ(tiled_pairs({{task}}, tile), tiles * tile * tile)
+          EXPECT_EQ(visible_tiles({{task}}, tile), tiles)
               << rows << " x " << columns << ", " << lower << " to " << upper << ", tiles of " << tile;
         }
       }

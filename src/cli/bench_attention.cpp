@@ -65,7 +65,8 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
   }
   out << fmt::format("{:>9} {:<16} {:>5} {:<30} {:>10} {:>9} {:>10} {:>9} {:>8} {:>8} {:>8} {:>8} {:>10}\n", "tokens",
                      "documents", "ranks", "schedule", "forward ms", "TFLOP/s", "backward", "TFLOP/s", "forward",
-                     "both", "of dense", "exposed", "sent");
+                     "both", "of dense", "exposed", "sent")
+      << std::flush;
   bool all_ran = true;
   bool any_predicted = false;
   bool any_each_alone = false;
@@ -77,12 +78,12 @@ int bench_attention(const BenchArguments& arguments, const BackendChoice& backen
                        row.documents.kind == DocumentMix::Kind::one ? "one" : document_mix_text(row.documents),
                        row.ranks, row.chosen.empty() ? row.schedule : row.schedule + ": " + row.chosen);
     if (!row.unfit.empty()) {
-      out << fmt::format("does not fit: {}{}\n", row.unfit, row.predicted ? "  predicted" : "");
+      out << fmt::format("does not fit: {}{}\n", row.unfit, row.predicted ? "  predicted" : "") << std::flush;
       return;
     }
     if (!row.failure.empty()) {
       all_ran = false;
-      out << fmt::format("did not run: {}\n", row.failure);
+      out << fmt::format("did not run: {}\n", row.failure) << std::flush;
       return;
     }
     any_predicted = any_predicted || row.predicted;

@@ -268,7 +268,8 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
   add_ranks(step, arguments);
   add_transport(step, arguments);
   add_documents(step, arguments, "");
-  step->add_option("--recompute", arguments.recompute, "none, attention, full; separated by commas; default: all three")
+  step->add_option("--recompute", arguments.recompute,
+                   "none, attention, full; separated by commas; attention where not given")
       ->delimiter(',')
       ->type_name("LIST");
   step->add_option("--schedule", arguments.schedule, "auto, ulysses, ring, all_gather or hybrid")
@@ -314,10 +315,10 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
       ->type_name("N")
       ->capture_default_str();
   attention
-      ->add_option(
-          "--schedules", arguments.schedules,
-          "Such as ulysses,ring:striped,all_gather:contiguous,hybrid:2x4:zigzag (ulysses x ring; zigzag where no layout "
-          "is given), or auto: what a run would choose; default: all that fit, and auto")
+      ->add_option("--schedules", arguments.schedules,
+                   "Such as ulysses,ring:striped,all_gather:contiguous,hybrid:2x4:zigzag (ulysses x ring; zigzag where "
+                   "no layout "
+                   "is given), or auto: what a run would choose; default: all that fit, and auto")
       ->delimiter(',')
       ->type_name("LIST");
   add_number(attention, "--seconds", arguments.seconds, "Of one measurement")

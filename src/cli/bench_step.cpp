@@ -77,6 +77,8 @@ class StepTable {
                         100.0 * row.exposed_wait_seconds / row.seconds, format_bytes(row.bytes_sent),
                         format_bytes(row.memory.peak), row.attention)
          << std::flush;
+    any_without_ring_ =
+        any_without_ring_ || row.attention.empty() || row.attention == schedule_name(ScheduleKind::ulysses);
   }
 
   void explain(double gemm_peak) {
@@ -89,6 +91,10 @@ class StepTable {
                           tera(gemm_peak));
     } else {
       out_ << "peak: not measured: there was no memory for a large product to compare with.\n";
+    }
+    if (any_without_ring_ && benchmark_.layout != "auto" && benchmark_.layout != layout_name(Layout::contiguous)) {
+      out_ << fmt::format("--layout {} has no effect without a ring: layouts deal tokens to ring ranks.\n",
+                          benchmark_.layout);
     }
     if (benchmark_.attention_layers > 0 && benchmark_.attention_layers < benchmark_.model.layer_count()) {
       out_ << fmt::format(
@@ -148,6 +154,7 @@ class StepTable {
   RawRows& raw_;
   std::ostream& out_;
   bool has_head_ = false;
+  bool any_without_ring_ = false;
 };
 
 int bench_longest(StepBenchmark benchmark, RawRows& raw, std::ostream& out) {

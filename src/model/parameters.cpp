@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -97,6 +98,15 @@ ParameterSpec single(const char* name, const Extents& extents, UnitId unit, Init
 HeadShape attention_heads(const ModelDescription& model) {
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(model.head_size)));
   return {model.query_heads, model.key_heads, model.head_size, model.head_size, scale};
+}
+
+MaskRule widest_mask(const ModelDescription& model) {
+  const auto widest = std::min_element(model.layers.begin(), model.layers.end(), [](const auto& a, const auto& b) {
+    return a.window == 0 ? b.window != 0 : b.window != 0 && a.window > b.window;
+  });
+  MaskRule mask;
+  if (widest != model.layers.end()) mask.window = widest->window;
+  return mask;
 }
 
 std::vector<ParameterSpec> parameter_specs(const ModelDescription& model) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention/schedule.h"
+#include "attention/tasks.h"
 #include "model/description.h"
 #include "model/parameter_store.h"
 
@@ -44,6 +45,9 @@ struct HeadParameters {
 
 // The heads of every attention layer; scores are multiplied with 1 / sqrt(head size) before the softmax.
 HeadShape attention_heads(const ModelDescription& model);
+// The mask of the layers that see most: without a window where there are such layers, or with the widest. They have
+// nearly all of the attention's work.
+MaskRule widest_mask(const ModelDescription& model);
 
 // All parameters in unit order, Hugging Face names. With a tied head there is no lm_head.weight.
 std::vector<ParameterSpec> parameter_specs(const ModelDescription& model);

@@ -88,6 +88,7 @@ AutoScheduleChoice choose(const StepBenchmark& benchmark, int64_t tokens) {
   AutoScheduleRequest request;
   request.heads = attention_heads(model);
   request.element_bytes = element_size(benchmark.backend.compute_dtype);
+  request.mask = widest_mask(model);
   request.sequences = {Documents(benchmark_documents(tokens, benchmark.documents))};
   request.preferred_attention_rows = preferred_attention_rows(benchmark.backend.kind);
   request.cp_size = benchmark.ranks;

@@ -312,6 +312,18 @@ StepBenchmarkRow only_row(const StepBenchmark& benchmark) {
   return run_step_benchmark(benchmark, [](const StepBenchmarkRow&) {}).rows.at(0);
 }
 
+// As a run would: by the window of the layers that see most, if all have one.
+TEST(StepBenchmark, AutoKnowsTheModelsWindow) {
+  StepBenchmark benchmark = small_step(RecomputePolicy::attention);
+  benchmark.tokens = {2048};
+  benchmark.ranks = 4;
+  EXPECT_EQ(only_row(benchmark).attention, "ring, zigzag");
+  for (LayerDescription& layer : benchmark.model.layers) layer.window = 16;
+  EXPECT_EQ(only_row(benchmark).attention, "ring, contiguous");
+  benchmark.model.layers[2].window = 0;
+  EXPECT_EQ(only_row(benchmark).attention, "ring, zigzag");
+}
+
 TEST(StepBenchmark, AttentionThatIsLeftOutLeavesMemoryAsItIs) {
   for (const RecomputePolicy recompute : {RecomputePolicy::none, RecomputePolicy::attention, RecomputePolicy::full}) {
     SCOPED_TRACE(recompute_policy_name(recompute));

@@ -181,6 +181,22 @@ TEST_F(CurriculumRun, LengthsAndRopeSwitchAtTheirSteps) {
   EXPECT_EQ(exported.max_positions, 512);
 }
 
+// The schedule is that of the longest sequences, whichever stage they come in.
+TEST_F(CurriculumRun, AutoLooksAtTheLongestStage) {
+  const auto reason = [&](const std::vector<std::string>& lengths) {
+    Recipe each = recipe();
+    each.data.max_length = lengths;
+    each.parallel.sp_size = 2;
+    StepRecorder recorder;
+    run_training(each, recorder, stop_);
+    fs::remove_all(folder_ / "run");
+    return recorder.plan.schedule_reason;
+  };
+  const std::string of_long = reason({"500"});
+  EXPECT_NE(of_long, reason({"64"}));
+  EXPECT_EQ(reason({"500@0", "64@2"}), of_long);
+}
+
 TEST_F(CurriculumRun, IsTheSameOnEveryMesh) {
   VerifyOptions options;
   options.meshes = parse_verify_meshes("1,ring:3:zigzag,ulysses:2,ring:2:striped");

@@ -81,11 +81,7 @@ AutoScheduleRequest schedule_request(const Recipe& recipe, const ModelDescriptio
                                         {Layout::contiguous, Layout::zigzag, Layout::striped}, layout_name);
   request.heads = attention_heads(model);
   request.element_bytes = element_size(compute_dtype);
-  // The layers without a window, if there are any, have nearly all of the work.
-  const auto widest = std::min_element(model.layers.begin(), model.layers.end(), [](const auto& a, const auto& b) {
-    return a.window == 0 ? b.window != 0 : b.window != 0 && a.window > b.window;
-  });
-  request.mask.window = widest == model.layers.end() ? 0 : widest->window;
+  request.mask = widest_mask(model);
   return request;
 }
 
@@ -122,13 +118,17 @@ void describe_state(const ModelDescription& model, const BackendChoice& backend,
   plan.state_bytes_per_rank[static_cast<size_t>(MemoryClass::optimizer)] = adamw_bytes(bytes);
 }
 
-// Some micro batches of the last stage, which has the longest sequences, evenly from its beginning to its end.
+// Some micro batches of the stage with the longest sequences, evenly from its beginning to its end.
 std::vector<Documents> typical_sequences(const Dataset& dataset, int64_t micro_batch_size) {
   constexpr int64_t kSequences = 8;
-  const DatasetStage stage = dataset.stages().back();
+  constexpr int64_t kDocuments = 100'000;  // more are not needed, and would take seconds
+  const std::vector<DatasetStage> stages = dataset.stages();
+  const DatasetStage stage = *std::max_element(
+      stages.begin(), stages.end(), [](const auto& a, const auto& b) { return a.max_length < b.max_length; });
   const int64_t batches = ceiling_divide(stage.size(), micro_batch_size);
   std::vector<Documents> sequences;
-  for (int64_t index = 0; index < std::min(batches, kSequences); ++index) {
+  int64_t documents = 0;
+  for (int64_t index = 0; index < std::min(batches, kSequences) && documents < kDocuments; ++index) {
     const int64_t batch = batches <= kSequences ? index : index * (batches - 1) / (kSequences - 1);
     const int64_t begin = stage.begin + batch * micro_batch_size;
     std::vector<int64_t> lengths;
@@ -136,6 +136,7 @@ std::vector<Documents> typical_sequences(const Dataset& dataset, int64_t micro_b
       const SequenceShape shape = dataset.shape(each);
       lengths.insert(lengths.end(), shape.document_lengths.begin(), shape.document_lengths.end());
     }
+    documents += static_cast<int64_t>(lengths.size());
     sequences.emplace_back(lengths);
   }
   return sequences;

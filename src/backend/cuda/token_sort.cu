@@ -134,7 +134,7 @@ class Division {
  public:
   Division(int64_t tokens, int64_t vocabulary) : tokens_(tokens) {
     require(tokens <= std::numeric_limits<int32_t>::max() && vocabulary < std::numeric_limits<uint32_t>::max(),
-            "embedding_backward: more than 2^31 tokens in one call, or a vocabulary over 2^32");
+            "embedding_backward: 2^31 tokens or more in one call, or a vocabulary of 2^32 - 1 or more");
     passes_ = divide_up(std::bit_width(static_cast<uint64_t>(vocabulary)), kDigitBits);
     block_tokens_ = divide_up(divide_up(tokens, kThreads), kMostBlocks) * kThreads;
     blocks_ = tokens == 0 ? 0 : divide_up(tokens, block_tokens_);

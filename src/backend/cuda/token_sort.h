@@ -19,7 +19,7 @@ struct SortedTokens {
   const uint32_t* tokens;  // which token has that id; tokens of one id ascend
 };
 
-// Fewer than 2^31 tokens and ids below 2^32; throws Error otherwise.
+// Fewer than 2^31 tokens, and a vocabulary below 2^32 - 1; throws Error otherwise.
 int64_t token_sort_workspace_bytes(int64_t tokens, int64_t vocabulary);
 
 // `token_ids`: int64 [tokens], of any stride. `workspace`: token_sort_workspace_bytes, aligned to 256 bytes.
