@@ -316,9 +316,8 @@ void declare_bench(CLI::App& app, BenchArguments& arguments) {
       ->capture_default_str();
   attention
       ->add_option("--schedules", arguments.schedules,
-                   "Such as ulysses,ring:striped,all_gather:contiguous,hybrid:2x4:zigzag (ulysses x ring; zigzag where "
-                   "no layout "
-                   "is given), or auto: what a run would choose; default: all that fit, and auto")
+                   "Such as ulysses,ring:striped,hybrid:2x4:zigzag (ulysses x ring; zigzag without a layout), or auto: "
+                   "what a run would choose; default: all that fit, and auto")
       ->delimiter(',')
       ->type_name("LIST");
   add_number(attention, "--seconds", arguments.seconds, "Of one measurement")
