@@ -39,8 +39,9 @@ struct Candidate {
   double price() const { return attention + exposed; }
 };
 
-// The first is the best: of the cheapest, and those that cost the same, the one that sends least.
-void sort_by_price(std::vector<Candidate>& candidates) {
+// The first is the best: of the cheapest, and those that cost the same, the one that sends least. Returns the lowest
+// price.
+double sort_by_price(std::vector<Candidate>& candidates) {
   double cheapest = std::numeric_limits<double>::infinity();
   for (const Candidate& candidate : candidates) cheapest = std::min(cheapest, candidate.price());
   const auto order_of = [&](const Candidate& candidate) {
@@ -50,6 +51,7 @@ void sort_by_price(std::vector<Candidate>& candidates) {
   };
   std::stable_sort(candidates.begin(), candidates.end(),
                    [&](const Candidate& left, const Candidate& right) { return order_of(left) < order_of(right); });
+  return cheapest;
 }
 
 // With why one would take them.
@@ -66,7 +68,7 @@ std::vector<std::pair<Layout, std::string>> possible_layouts(const AutoScheduleR
 class SizePrices {
  public:
   SizePrices(const AutoScheduleRequest& request, const ScheduleSizes& sizes)
-      : request_(request), sizes_(sizes), deal_(deal(kLargestHeadGroups)) {
+      : request_(request), sizes_(sizes), deal_(head_deal(sizes, request.heads)) {
     const ScheduleSizes inside{ScheduleKind::ulysses, sizes.ulysses_size, 1};
     for (int rank = 0; rank < sizes.ulysses_size; ++rank) {
       const CommunicationCost whole = communication_cost(sizes, request.heads, deal_, rank, 1, request.element_bytes);
@@ -131,17 +133,12 @@ class SizePrices {
     int64_t key_heads = 0;
   };
 
-  HeadDeal deal(int most_groups) const {
-    return HeadDeal(request_.heads.query_heads, request_.heads.key_heads, sizes_.ulysses_size, sizes_.ring_size == 1,
-                    most_groups);
-  }
-
   const std::vector<double>& seen_exchanges_of(int groups) {
     std::vector<double>& seen = seen_[static_cast<size_t>(groups)];
     if (seen.empty()) {
-      const HeadDeal grouped = deal(groups);
+      const HeadDeal grouped = head_deal(sizes_, request_.heads, groups);
       for (int rank = 0; rank < sizes_.ulysses_size; ++rank) {
-        const SeenExchanges bytes = seen_exchanges(grouped, request_.heads, rank, 1, request_.element_bytes);
+        const ExchangeBytes bytes = seen_exchanges(grouped, request_.heads, rank, 1, request_.element_bytes);
         seen.push_back(static_cast<double>(bytes.forward_bytes + bytes.backward_bytes));
       }
     }
@@ -255,6 +252,11 @@ AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
   require(request.cp_size >= 1 && request.element_bytes > 0 && request.preferred_attention_rows > 0,
           "choose_schedule: sizes must be positive");
   const std::vector<ScheduleSizes> possible = possible_sizes(request);
+  if (request.cp_size == 1) {
+    check_schedule_sizes(possible.front(), request.heads);
+    return {possible.front(), request.layout.value_or(Layout::contiguous),
+            "one rank holds the whole sequence, so attention exchanges nothing"};
+  }
   std::vector<Candidate> candidates;
   std::string impossible;
   for (const ScheduleSizes& sizes : possible) {
@@ -266,15 +268,9 @@ AutoScheduleChoice choose_schedule(const AutoScheduleRequest& request) {
     check_schedule_sizes(sizes, request.heads);
     candidates.push_back(candidate_of(request, sizes));
   }
-  double cheapest = std::numeric_limits<double>::infinity();
-  for (const Candidate& candidate : candidates) cheapest = std::min(cheapest, candidate.price());
-  sort_by_price(candidates);
+  const double cheapest = sort_by_price(candidates);
   const Candidate& best = candidates.front();
   AutoScheduleChoice choice{best.sizes, best.layout, ""};
-  if (request.cp_size == 1) {
-    choice.reason = "one rank holds the whole sequence, so attention exchanges nothing";
-    return choice;
-  }
   choice.reason = fmt::format("{}: {}; layout {}: {}.", name_of(best), numbers_of(best), layout_name(best.layout),
                               best.layout_reason);
   if (candidates.size() > 1) {

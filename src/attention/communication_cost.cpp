@@ -23,8 +23,26 @@ int largest_ulysses_size(int ranks, int64_t query_heads) {
   return largest;
 }
 
-HeadDeal deal_of(const ScheduleSizes& sizes, const HeadShape& heads) {
-  return HeadDeal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
+// Heads that a rank sends others some of its tokens of, before attention, and that it sends others' tokens of behind
+// it.
+struct HeadsSent {
+  int64_t queries_out = 0;
+  int64_t keys_out = 0;
+  int64_t queries_back = 0;
+  int64_t keys_back = 0;
+};
+
+// Forward: queries, keys and values out, the output back. Backward: these, the output and its gradient out; dQ, and
+// float32 dK and dV back.
+ExchangeBytes bytes_of(const HeadsSent& sent, const HeadShape& heads, int64_t tokens_per_rank, int64_t element_bytes) {
+  const int64_t key_value_size = heads.key_size + heads.value_size;
+  const int64_t keys_out = sent.keys_out * key_value_size;
+  return {tokens_per_rank * element_bytes *
+              (sent.queries_out * heads.key_size + keys_out + sent.queries_back * heads.value_size),
+          tokens_per_rank * element_bytes *
+                  (sent.queries_out * (heads.key_size + 2 * heads.value_size) + keys_out +
+                   sent.queries_back * heads.key_size) +
+              tokens_per_rank * kKeyGradientBytes * sent.keys_back * key_value_size};
 }
 
 }  // namespace
@@ -64,32 +82,28 @@ void check_schedule_sizes(const ScheduleSizes& sizes, const HeadShape& heads) {
 
 double share_behind_way_home(const ScheduleSizes& sizes, const HeadShape& heads) {
   if (sizes.kind == ScheduleKind::all_gather) return 0.0;
-  const HeadDeal deal = deal_of(sizes, heads);
+  const HeadDeal deal = head_deal(sizes, heads);
   return deal.key_heads(0).count() >= 2 * int64_t{deal.groups()} ? 0.5 : 0.0;
 }
 
-SeenExchanges seen_exchanges(const HeadDeal& deal, const HeadShape& heads, int ulysses_rank, int64_t tokens_per_rank,
+HeadDeal head_deal(const ScheduleSizes& sizes, const HeadShape& heads, int most_groups) {
+  return HeadDeal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1, most_groups);
+}
+
+ExchangeBytes seen_exchanges(const HeadDeal& deal, const HeadShape& heads, int ulysses_rank, int64_t tokens_per_rank,
                              int64_t element_bytes) {
-  const int64_t key_value_size = heads.key_size + heads.value_size;
   const int64_t others = deal.ranks() - 1;
-  int64_t other_queries = 0;
-  int64_t other_keys = 0;
+  const HeadGroup last = deal.group(ulysses_rank, deal.groups() - 1);
+  HeadsSent sent;
+  sent.queries_back = others * last.query.count();
+  sent.keys_back = others * last.key_leaves.count();
   for (int rank = 0; rank < deal.ranks(); ++rank) {
     if (rank == ulysses_rank) continue;
     const HeadGroup first = deal.group(rank, 0);
-    other_queries += first.query.count();
-    other_keys += first.key_arrives.count();
+    sent.queries_out += first.query.count();
+    sent.keys_out += first.key_arrives.count();
   }
-  const HeadGroup last = deal.group(ulysses_rank, deal.groups() - 1);
-  SeenExchanges seen;
-  seen.forward_bytes =
-      tokens_per_rank * element_bytes *
-      (other_queries * heads.key_size + other_keys * key_value_size + others * last.query.count() * heads.value_size);
-  seen.backward_bytes = tokens_per_rank * element_bytes *
-                            (other_queries * (heads.key_size + 2 * heads.value_size) + other_keys * key_value_size +
-                             others * last.query.count() * heads.key_size) +
-                        tokens_per_rank * kKeyGradientBytes * others * last.key_leaves.count() * key_value_size;
-  return seen;
+  return bytes_of(sent, heads, tokens_per_rank, element_bytes);
 }
 
 double exposed_communication(const CommunicationTimes& times) {
@@ -109,14 +123,11 @@ CommunicationCost cost_with(const ScheduleSizes& sizes, const HeadShape& heads, 
   const int64_t others = sizes.ulysses_size - 1;
   CommunicationCost cost;
   if (others > 0) {
-    const int64_t other_queries = heads.query_heads - query_heads;
-    const int64_t keys_sent = (deal.key_head_copies() - key_heads) * key_value_size;
-    cost.forward_bytes += tokens_per_rank * element_bytes *
-                          (other_queries * heads.key_size + keys_sent + others * query_heads * heads.value_size);
-    cost.backward_bytes += tokens_per_rank * element_bytes *
-                               (other_queries * (heads.key_size + 2 * heads.value_size) + keys_sent +
-                                others * query_heads * heads.key_size) +
-                           tokens_per_rank * kKeyGradientBytes * others * key_heads * key_value_size;
+    const HeadsSent sent{heads.query_heads - query_heads, deal.key_head_copies() - key_heads, others * query_heads,
+                         others * key_heads};
+    const ExchangeBytes bytes = bytes_of(sent, heads, tokens_per_rank, element_bytes);
+    cost.forward_bytes += bytes.forward_bytes;
+    cost.backward_bytes += bytes.backward_bytes;
     for (int group = 0; group < deal.groups(); ++group) {
       cost.forward_exchanges += 2 + (deal.any_key_arrives(group) ? 2 : 0);
       cost.backward_exchanges += 4 + (deal.any_key_arrives(group) ? 2 : 0) + (deal.any_key_leaves(group) ? 2 : 0);
@@ -147,7 +158,7 @@ CommunicationCost cost_with(const ScheduleSizes& sizes, const HeadShape& heads, 
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
                                      int64_t tokens_per_rank, int64_t element_bytes) {
   check_schedule_sizes(sizes, heads);
-  return communication_cost(sizes, heads, deal_of(sizes, heads), ulysses_rank, tokens_per_rank, element_bytes);
+  return communication_cost(sizes, heads, head_deal(sizes, heads), ulysses_rank, tokens_per_rank, element_bytes);
 }
 
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, const HeadDeal& deal,
@@ -159,7 +170,7 @@ CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
                                      int64_t tokens_per_rank, int64_t element_bytes, const RingTraffic& ring) {
   check_schedule_sizes(sizes, heads);
-  return cost_with(sizes, heads, deal_of(sizes, heads), ulysses_rank, tokens_per_rank, element_bytes, ring);
+  return cost_with(sizes, heads, head_deal(sizes, heads), ulysses_rank, tokens_per_rank, element_bytes, ring);
 }
 
 }  // namespace ithaca

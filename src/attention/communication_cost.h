@@ -34,10 +34,14 @@ struct ScheduleSizes {
 // Throws ConfigurationError, naming sizes that would work, when the schedule cannot run with these sizes.
 void check_schedule_sizes(const ScheduleSizes& sizes, const HeadShape& heads);
 
+// How the ulysses ranks share `heads`, in `most_groups` groups at most. Only without a ring outside may groups cut the
+// query heads of a key head.
+HeadDeal head_deal(const ScheduleSizes& sizes, const HeadShape& heads, int most_groups = kLargestHeadGroups);
+
 // Of ulysses rank `ulysses_rank`; the same for all its ring ranks.
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, int ulysses_rank,
                                      int64_t tokens_per_rank, int64_t element_bytes);
-// The same with the deal of `heads` over the ulysses ranks, which takes a while to make for many.
+// The same with head_deal(sizes, heads), which takes a while to make for many ranks.
 CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape& heads, const HeadDeal& deal,
                                      int ulysses_rank, int64_t tokens_per_rank, int64_t element_bytes);
 // The same of a ring rank that sends `ring`. Exchanges are counted as if no hop were skipped.
@@ -48,14 +52,15 @@ CommunicationCost communication_cost(const ScheduleSizes& sizes, const HeadShape
 // the own keys, which a ring keeps for that where a call has several key heads. Otherwise nothing does.
 double share_behind_way_home(const ScheduleSizes& sizes, const HeadShape& heads);
 
-// Bytes that rank `ulysses_rank` sends for the first group of heads before its attention, and for the last group behind
-// it: no other group's attention hides them. Key heads come with the first group that needs them, and their gradients
-// go with the last one.
-struct SeenExchanges {
+// What a rank sends in exchanges of heads.
+struct ExchangeBytes {
   int64_t forward_bytes = 0;
   int64_t backward_bytes = 0;
 };
-SeenExchanges seen_exchanges(const HeadDeal& deal, const HeadShape& heads, int ulysses_rank, int64_t tokens_per_rank,
+// Of rank `ulysses_rank`, for the first group of heads before its attention, and for the last group behind it: no other
+// group's attention hides them. Key heads come with the first group that needs them, and their gradients go with the
+// last one.
+ExchangeBytes seen_exchanges(const HeadDeal& deal, const HeadShape& heads, int ulysses_rank, int64_t tokens_per_rank,
                              int64_t element_bytes);
 
 // What a rank exchanges and what it computes meanwhile, all in one unit: seconds, or bytes that it could send.

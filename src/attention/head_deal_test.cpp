@@ -146,14 +146,14 @@ TEST(HeadDeal, SeenExchangesAreThoseOfTheFirstAndTheLastGroup) {
     const ScheduleSizes sizes{ScheduleKind::ulysses, ranks, 1};
     for (int rank = 0; rank < ranks; ++rank) {
       const CommunicationCost all = communication_cost(sizes, heads, rank, 10, 2);
-      const SeenExchanges whole = seen_exchanges(HeadDeal(query_heads, key_heads, ranks, true, 1), heads, rank, 10, 2);
+      const ExchangeBytes whole = seen_exchanges(HeadDeal(query_heads, key_heads, ranks, true, 1), heads, rank, 10, 2);
       EXPECT_EQ(whole.forward_bytes, all.forward_bytes) << query_heads << "/" << key_heads << ", " << ranks;
       EXPECT_EQ(whole.backward_bytes, all.backward_bytes) << query_heads << "/" << key_heads << ", " << ranks;
     }
   }
   const HeadShape heads{.query_heads = 32, .key_heads = 8, .key_size = 16, .value_size = 16};
   const CommunicationCost all = communication_cost({ScheduleKind::ulysses, 2, 1}, heads, 1, 10, 2);
-  const SeenExchanges fourth = seen_exchanges(HeadDeal(32, 8, 2, true, 4), heads, 1, 10, 2);
+  const ExchangeBytes fourth = seen_exchanges(HeadDeal(32, 8, 2, true, 4), heads, 1, 10, 2);
   EXPECT_EQ(4 * fourth.forward_bytes, all.forward_bytes);
   EXPECT_EQ(4 * fourth.backward_bytes, all.backward_bytes);
 }

@@ -101,6 +101,12 @@ Shard ring_shard(Layout layout, int64_t total_tokens, int ring_rank, int ring_si
   throw ContractError("unknown layout");
 }
 
+std::vector<Shard> ring_shards(Layout layout, int64_t total_tokens, int ring_size) {
+  std::vector<Shard> shards;
+  for (int rank = 0; rank < ring_size; ++rank) shards.push_back(ring_shard(layout, total_tokens, rank, ring_size));
+  return shards;
+}
+
 Shard sequence_shard(Layout layout, int64_t total_tokens, int ring_rank, int ring_size, int ulysses_rank,
                      int ulysses_size) {
   require(ulysses_size >= 1 && 0 <= ulysses_rank && ulysses_rank < ulysses_size,

@@ -52,6 +52,8 @@ class Shard {
 
 // What ring rank `ring_rank` of `ring_size` holds (all its ulysses ranks together).
 Shard ring_shard(Layout layout, int64_t total_tokens, int ring_rank, int ring_size);
+// Of every ring rank.
+std::vector<Shard> ring_shards(Layout layout, int64_t total_tokens, int ring_size);
 // What one cp rank holds.
 Shard sequence_shard(Layout layout, int64_t total_tokens, int ring_rank, int ring_size, int ulysses_rank,
                      int ulysses_size);

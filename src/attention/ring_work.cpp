@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/evenly_spaced.h"
 #include "base/integer.h"
 
 namespace ithaca {
@@ -15,21 +16,6 @@ constexpr int kRanks = 4;
 constexpr int kStripedHops = 4;
 // So many documents of a striped ring.
 constexpr int64_t kStripedDocuments = 1024;
-
-std::vector<Shard> ring_shards(Layout layout, int64_t tokens, int ring_size) {
-  std::vector<Shard> shards;
-  for (int rank = 0; rank < ring_size; ++rank) shards.push_back(ring_shard(layout, tokens, rank, ring_size));
-  return shards;
-}
-
-// `most` numbers below `count`, the first and the last among them; all of them where there are no more.
-std::vector<int64_t> spread(int64_t count, int64_t most) {
-  std::vector<int64_t> numbers;
-  for (int64_t index = 0; index < std::min(count, most); ++index) {
-    numbers.push_back(count <= most ? index : index * (count - 1) / (most - 1));
-  }
-  return numbers;
-}
 
 // Queries in all tasks, which are sorted by their first one; those that several tasks share count once.
 int64_t queries_of(const std::vector<AttentionTask>& tasks) {
@@ -72,12 +58,12 @@ RingWork work_of_rank(const std::vector<Shard>& shards, int64_t rank, const std:
 // documents speak for all.
 RingWork striped_work(const Documents& documents, const MaskRule& mask, int ring_size) {
   std::vector<int64_t> lengths;
-  for (const int64_t document : spread(documents.count(), kStripedDocuments)) {
+  for (const int64_t document : evenly_spaced(documents.count(), kStripedDocuments)) {
     lengths.push_back(documents.end(document) - documents.begin(document));
   }
   const Documents some(lengths);
   const std::vector<Shard> shards = ring_shards(Layout::striped, some.total_tokens(), ring_size);
-  const std::vector<int64_t> owners = spread(ring_size, kStripedHops);
+  const std::vector<int64_t> owners = evenly_spaced(ring_size, kStripedHops);
   RingWork work = work_of_rank(shards, ring_size - 1, owners, some, mask);
   work.pairs *= static_cast<double>(ring_size) / static_cast<double>(owners.size());
   if (some.total_tokens() > 0) {
@@ -94,7 +80,7 @@ RingWork striped_work(const Documents& documents, const MaskRule& mask, int ring
 RingWork busiest_ring_work(Layout layout, const Documents& documents, const MaskRule& mask, int ring_size) {
   if (layout == Layout::striped) return striped_work(documents, mask, ring_size);
   const std::vector<Shard> shards = ring_shards(layout, documents.total_tokens(), ring_size);
-  std::vector<int64_t> ranks = spread(ring_size, ring_size);
+  std::vector<int64_t> ranks = evenly_spaced(ring_size, ring_size);
   if (ring_size > kRanks) {
     const Shard all = ring_shard(Layout::contiguous, documents.total_tokens(), 0, 1);
     std::vector<std::pair<int64_t, int64_t>> by_tiles;
@@ -106,7 +92,7 @@ RingWork busiest_ring_work(Layout layout, const Documents& documents, const Mask
     ranks.clear();
     for (int index = 0; index < kRanks; ++index) ranks.push_back(by_tiles[static_cast<size_t>(index)].second);
   }
-  const std::vector<int64_t> owners = spread(ring_size, ring_size);
+  const std::vector<int64_t> owners = evenly_spaced(ring_size, ring_size);
   RingWork busiest;
   for (const int64_t rank : ranks) {
     const RingWork work = work_of_rank(shards, rank, owners, documents, mask);

@@ -48,7 +48,7 @@ class ShardedSchedule : public AttentionSchedule {
         heads_(heads),
         backend_(backend),
         mesh_(mesh),
-        deal_(heads.query_heads, heads.key_heads, sizes_.ulysses_size, sizes_.ring_size == 1),
+        deal_(head_deal(sizes_, heads)),
         inner_(kind == ScheduleKind::all_gather ? make_gather_attention(heads, backend, mesh.ring())
                                                 : make_ring_attention(heads, backend, mesh.ring())) {}
 
@@ -59,8 +59,7 @@ class ShardedSchedule : public AttentionSchedule {
     // The same on all ranks, which exchange groups with each other.
     const int64_t rows = part_begin(documents.total_tokens(), 1, sizes_.ring_size) * deal_.most_query_heads();
     auto plan = std::make_unique<ShardedPlan>(
-        HeadDeal(heads_.query_heads, heads_.key_heads, sizes_.ulysses_size, sizes_.ring_size == 1,
-                 head_group_count(rows, backend_.preferred_attention_rows(), kLargestHeadGroups)));
+        head_deal(sizes_, heads_, head_group_count(rows, backend_.preferred_attention_rows(), kLargestHeadGroups)));
     plan->owner = this;
     plan->own_shard = sequence_shard(layout_, documents.total_tokens(), here.ring, sizes_.ring_size, here.ulysses,
                                      sizes_.ulysses_size);

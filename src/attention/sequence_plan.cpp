@@ -37,10 +37,7 @@ RingTraffic ring_traffic(const SequencePlan& plan, bool gathers) {
 
 SequencePlan make_sequence_plan(Layout layout, const Documents& documents, const MaskRule& mask, int ring_rank,
                                 int ring_size) {
-  std::vector<Shard> shards;
-  for (int rank = 0; rank < ring_size; ++rank) {
-    shards.push_back(ring_shard(layout, documents.total_tokens(), rank, ring_size));
-  }
+  const std::vector<Shard> shards = ring_shards(layout, documents.total_tokens(), ring_size);
   const auto shard = [&](int rank) -> const Shard& { return shards[static_cast<size_t>(rank)]; };
   SequencePlan plan;
   plan.ring_rank = ring_rank;

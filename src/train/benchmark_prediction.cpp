@@ -94,10 +94,9 @@ class BusiestRank {
                                                           : make_ring_attention(shape, backend, ring_)),
         by_heads_(sizes.ulysses_size > 1) {
     const int64_t tokens = plan.tokens[static_cast<size_t>(plan.ring_rank)];
-    const HeadDeal all(shape.query_heads, shape.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
-    const HeadDeal deal(
-        shape.query_heads, shape.key_heads, sizes.ulysses_size, sizes.ring_size == 1,
-        head_group_count(tokens * all.most_query_heads(), backend.preferred_attention_rows(), kLargestHeadGroups));
+    const int64_t rows = tokens * head_deal(sizes, shape).most_query_heads();
+    const HeadDeal deal =
+        head_deal(sizes, shape, head_group_count(rows, backend.preferred_attention_rows(), kLargestHeadGroups));
     const DType compute = backend.compute_dtype();
     keys_ = deal.key_heads(0);
     key_ = make(compute, tokens, keys_.count(), shape.key_size, true);
@@ -180,10 +179,7 @@ class BusiestRank {
 
 // A plan looks at every pair of ranks, so only that of one rank is made.
 SequencePlan busiest_plan(const ScheduleSizes& sizes, Layout layout, const Documents& documents, const MaskRule& mask) {
-  std::vector<Shard> shards;
-  for (int rank = 0; rank < sizes.ring_size; ++rank) {
-    shards.push_back(ring_shard(layout, documents.total_tokens(), rank, sizes.ring_size));
-  }
+  const std::vector<Shard> shards = ring_shards(layout, documents.total_tokens(), sizes.ring_size);
   int busiest = 0;
   int64_t most = -1;
   for (int rank = 0; rank < sizes.ring_size; ++rank) {
@@ -205,9 +201,8 @@ AttentionPrediction predict_attention(const ScheduleSizes& sizes, const HeadShap
   check_schedule_sizes(sizes, heads);
   const int64_t tokens_per_rank = ceiling_divide(tokens, int64_t{sizes.ulysses_size} * sizes.ring_size);
   const int64_t part = ceiling_divide(tokens, sizes.ring_size);
-  const HeadDeal most_groups(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1);
-  const HeadDeal deal(heads.query_heads, heads.key_heads, sizes.ulysses_size, sizes.ring_size == 1,
-                      attention.head_groups);
+  const HeadDeal most_groups = head_deal(sizes, heads);
+  const HeadDeal deal = head_deal(sizes, heads, attention.head_groups);
   const ScheduleSizes inside = {ScheduleKind::ulysses, sizes.ulysses_size, 1};
   const int hops = attention.hops;
 
@@ -240,7 +235,7 @@ AttentionPrediction predict_attention(const ScheduleSizes& sizes, const HeadShap
     const int64_t others = std::max(1, sizes.ring_size - 1);
     const int64_t forward_hop = (whole.forward_bytes - exchange.forward_bytes) / others;
     const int64_t backward_hop = (whole.backward_bytes - exchange.backward_bytes) / others;
-    const SeenExchanges seen = seen_exchanges(deal, heads, rank, tokens_per_rank, element_bytes);
+    const ExchangeBytes seen = seen_exchanges(deal, heads, rank, tokens_per_rank, element_bytes);
     const CommunicationTimes forward = times_of({exchange.forward_bytes, exchange.forward_exchanges, seen.forward_bytes,
                                                  forward_hop, attention.forward_seconds});
     CommunicationTimes backward = times_of({exchange.backward_bytes, exchange.backward_exchanges, seen.backward_bytes,
