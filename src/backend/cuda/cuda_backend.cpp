@@ -120,7 +120,6 @@ class CudaBackend final : public Backend, public DeviceMovement {
   std::string_view name() const override { return "cuda"; }
   DType compute_dtype() const override { return options_.compute_dtype; }
   int64_t preferred_length_multiple() const override { return 128; }
-  // 2,048 of cuDNN's tiles: half as many reach 87% of the speed, as the multiprocessors do not end together.
   int64_t preferred_attention_rows() const override { return kCudaAttentionRows; }
   // A tile's weight gradients are read and written once more in float32: few tiles, as memory is large.
   TileSizes preferred_tiles() const override { return {8192, int64_t{5} << 28}; }

@@ -21,7 +21,9 @@ class CudaError : public Error {
   using Error::Error;
 };
 
-// Backend::preferred_attention_rows: with fewer, tiles no longer fill the multiprocessors several times over.
+// Backend::preferred_attention_rows: 1,024 of cuDNN's tiles. Calls of twice as many are about 2% quicker on long
+// sequences, as multiprocessors end nearer to each other, but leave half as many groups of heads for exchanges to hide
+// behind: that weighs more over eight ranks, and with packed documents (docs/benchmarks.md).
 inline constexpr int64_t kCudaAttentionRows = int64_t{1} << 17;
 
 struct CudaBackendOptions {

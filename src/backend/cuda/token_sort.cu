@@ -2,8 +2,8 @@
 // digit's tokens in each range; in the second, every block adds up from those counts where its tokens of each digit
 // begin, and writes them there in their order. Digits go from the lowest to the highest, as each pass keeps the order
 // of the pass before it among equals.
-#include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <limits>
 
 #include "backend/cuda/cuda_check.h"
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) move_tokens_kernel(Tokens from, int6
 // How tokens are divided over blocks, and the pieces of the workspace.
 class Division {
  public:
-  Division(int64_t tokens, int64_t vocabulary) : tokens_(tokens) {
+  Division(int64_t tokens, int64_t vocabulary) {
     require(tokens <= std::numeric_limits<int32_t>::max() && vocabulary < std::numeric_limits<uint32_t>::max(),
             "embedding_backward: 2^31 tokens or more in one call, or a vocabulary of 2^32 - 1 or more");
     passes_ = divide_up(std::bit_width(static_cast<uint64_t>(vocabulary)), kDigitBits);
@@ -157,7 +157,6 @@ class Division {
     return reinterpret_cast<uint32_t*>(static_cast<std::byte*>(workspace) + offset);
   }
 
-  int64_t tokens_;
   int64_t passes_ = 0;
   int64_t block_tokens_ = 0;
   int64_t blocks_ = 0;
