@@ -72,6 +72,7 @@ struct Split {
   int ranks = 1;
   bool is_each_alone = false;  // nothing is split: every rank computes a whole sequence of its own
   bool is_auto = false;        // sizes and layout follow from the documents
+  std::string chosen;          // which, once that is settled
   std::string unfit;           // why it is not one for the ranks
 };
 
@@ -185,8 +186,24 @@ class AttentionMeasurement {
     return split.ranks > 1 ? std::optional(measure(split)) : std::nullopt;
   }
 
-  AttentionBenchmarkRow measure(const Split& given) const {
-    Split split = given;
+  // With the sizes and the layout that a run would choose, where those are left open.
+  Split settled(Split split) const {
+    if (!split.is_auto) return split;
+    AutoScheduleRequest request;
+    request.heads = benchmark_.heads;
+    request.mask = {true, benchmark_.window};
+    request.sequences = {documents_};
+    request.element_bytes = element_size(benchmark_.backend.compute_dtype);
+    request.preferred_attention_rows = preferred_attention_rows(benchmark_.backend.kind);
+    request.cp_size = split.ranks;
+    const AutoScheduleChoice choice = choose_schedule(request);
+    split.sizes = choice.sizes;
+    split.layout = choice.layout;
+    split.chosen = schedule_text(choice);
+    return split;
+  }
+
+  AttentionBenchmarkRow measure(const Split& split) const {
     AttentionBenchmarkRow row = start(split);
     if (!row.unfit.empty()) return row;
     MeshSizes sizes;
@@ -204,8 +221,7 @@ class AttentionMeasurement {
     return row;
   }
 
-  AttentionBenchmarkRow predict(const Split& given, const LinkRates& links) const {
-    Split split = given;
+  AttentionBenchmarkRow predict(const Split& split, const LinkRates& links) const {
     AttentionBenchmarkRow row = start(split);
     row.predicted = true;
     if (!row.unfit.empty()) return row;
@@ -234,25 +250,12 @@ class AttentionMeasurement {
   }
 
  private:
-  // Also settles a split that is chosen for the documents.
-  AttentionBenchmarkRow start(Split& split) const {
+  AttentionBenchmarkRow start(const Split& split) const {
     AttentionBenchmarkRow row;
-    if (split.is_auto) {
-      AutoScheduleRequest request;
-      request.heads = benchmark_.heads;
-      request.mask = {true, benchmark_.window};
-      request.sequences = {documents_};
-      request.element_bytes = element_size(benchmark_.backend.compute_dtype);
-      request.preferred_attention_rows = preferred_attention_rows(benchmark_.backend.kind);
-      request.cp_size = split.ranks;
-      const AutoScheduleChoice choice = choose_schedule(request);
-      split.sizes = choice.sizes;
-      split.layout = choice.layout;
-      row.chosen = schedule_text(choice);
-    }
     row.tokens = tokens_;
     row.documents = mix_;
     row.schedule = split.text;
+    row.chosen = split.chosen;
     row.ranks = split.ranks;
     row.unfit = split.unfit;
     return row;
@@ -416,8 +419,8 @@ std::vector<AttentionBenchmarkRow> run_attention_benchmark(
       };
       add(measurement.reference());
       if (const auto each_alone = measurement.each_alone()) add(*each_alone);
-      for (const Split& split : splits.run) add(measurement.measure(split));
-      for (const Split& split : splits.predicted) add(measurement.predict(split, links));
+      for (const Split& split : splits.run) add(measurement.measure(measurement.settled(split)));
+      for (const Split& split : splits.predicted) add(measurement.predict(measurement.settled(split), links));
     }
   }
   return rows;

@@ -242,13 +242,15 @@ StepBenchmarkResult run_step_benchmark(const StepBenchmark& benchmark,
   StepBenchmarkResult result;
   result.devices =
       benchmark.backend.kind == BackendKind::cuda ? std::min(benchmark.ranks, benchmark.backend.devices) : 1;
+  std::vector<AutoScheduleChoice> choices;
+  for (const int64_t tokens : benchmark.tokens) choices.push_back(choose(benchmark, tokens));
   std::vector<PlannedRow> rows;
   for (const RecomputePolicy recompute : benchmark.recompute) {
-    for (const int64_t tokens : benchmark.tokens) {
+    for (size_t index = 0; index < benchmark.tokens.size(); ++index) {
       PlannedRow planned;
-      planned.row.tokens = tokens;
+      planned.row.tokens = benchmark.tokens[index];
       planned.row.recompute = recompute;
-      planned.choice = choose(benchmark, tokens);
+      planned.choice = choices[index];
       if (benchmark.ranks > 1) planned.row.attention = schedule_text(planned.choice);
       rows.push_back(std::move(planned));
     }

@@ -11,6 +11,7 @@
 #include "attention/auto_schedule.h"
 #include "backend/cpu/address_space.h"
 #include "base/choice.h"
+#include "base/evenly_spaced.h"
 #include "base/integer.h"
 #include "base/text.h"
 #include "model/parameters.h"
@@ -125,11 +126,10 @@ std::vector<Documents> typical_sequences(const Dataset& dataset, int64_t micro_b
   const std::vector<DatasetStage> stages = dataset.stages();
   const DatasetStage stage = *std::max_element(
       stages.begin(), stages.end(), [](const auto& a, const auto& b) { return a.max_length < b.max_length; });
-  const int64_t batches = ceiling_divide(stage.size(), micro_batch_size);
   std::vector<Documents> sequences;
   int64_t documents = 0;
-  for (int64_t index = 0; index < std::min(batches, kSequences) && documents < kDocuments; ++index) {
-    const int64_t batch = batches <= kSequences ? index : index * (batches - 1) / (kSequences - 1);
+  for (const int64_t batch : evenly_spaced(ceiling_divide(stage.size(), micro_batch_size), kSequences)) {
+    if (documents >= kDocuments) break;
     const int64_t begin = stage.begin + batch * micro_batch_size;
     std::vector<int64_t> lengths;
     for (int64_t each = begin; each < std::min(stage.end, begin + micro_batch_size); ++each) {
@@ -149,7 +149,7 @@ RunDecisions decide(const Recipe& recipe, const ModelDescription& model, const D
   decisions.rank.backend = backend;
 
   AutoScheduleRequest request = schedule_request(recipe, model, backend.compute_dtype);
-  request.sequences = typical_sequences(dataset, recipe.train.micro_batch_size);
+  if (request.cp_size > 1) request.sequences = typical_sequences(dataset, recipe.train.micro_batch_size);
   request.preferred_attention_rows = preferred_attention_rows(backend.kind);
   const AutoScheduleChoice choice = with_places(
       recipe.given, [&] { return choose_schedule(request); }, schedule_options());

@@ -132,8 +132,7 @@ void add_parallel(OptionTable<Recipe>& table) {
                .range = {.at_least = 1, .at_most = kMostRanks}})
       .option("schedule", &ParallelSection::schedule,
               {.help = "How the parts of a sequence attend to each other. auto chooses from heads, ranks and the "
-                       "documents of the data, and "
-                       "says why.",
+                       "documents of the data, and says why.",
                .example = "ring",
                .choices = {"auto", "ulysses", "ring", "all_gather", "hybrid"}})
       .option("ulysses_size", &ParallelSection::ulysses_size,
